@@ -61,9 +61,9 @@ void validate(const Layout& layout);
 /// One causal sample per [cu_seqlens[i], cu_seqlens[i + 1]), as flash-attn's varlen calls take them.
 [[nodiscard]] Layout layout_from_cu_seqlens(std::span<const std::int64_t> cu_seqlens);
 
-/// The four integers per token of paper section 01; all arrays have num_tokens() entries. `sample` ascends; `segment` is
-/// shared by the tokens of one bidirectional set, -1 outside; `noise` is >= 0 for tokens that only their own noise or
-/// branch set reads (noise >= 0 does not imply segment >= 0: branches); `position` is the index in the pack.
+/// The four integers per token of paper section 01; all arrays have num_tokens() entries. `sample` ascends; `segment`
+/// is shared by the tokens of one bidirectional set, -1 outside; `noise` is >= 0 for tokens that only their own noise
+/// or branch set reads (noise >= 0 does not imply segment >= 0: branches); `position` is the index in the pack.
 struct Tracks {
   std::vector<std::int32_t> sample;
   std::vector<std::int32_t> segment;

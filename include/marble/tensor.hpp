@@ -13,7 +13,9 @@ namespace marble {
 
 enum class DType : std::uint8_t { fp32, bf16, fp16 };
 
-[[nodiscard]] constexpr std::int64_t size_of(DType dtype) { return dtype == DType::fp32 ? 4 : 2; }
+[[nodiscard]] constexpr std::int64_t size_of(DType dtype) {
+  return dtype == DType::fp32 ? 4 : 2;
+}
 [[nodiscard]] std::string_view to_string(DType dtype);
 /// Throws InvalidArgument unless `name` is fp32, bf16 or fp16.
 [[nodiscard]] DType parse_dtype(std::string_view name);

@@ -25,9 +25,10 @@ DType parse_dtype(std::string_view name) {
 }
 
 TensorView TensorView::block(std::int64_t row, std::int64_t num_rows, std::int32_t head, std::int32_t num_heads) const {
-  ensure(row >= 0 && num_rows >= 0 && row + num_rows <= rows && head >= 0 && num_heads >= 0 && head + num_heads <= heads,
-         "block rows [{}, {}) heads [{}, {}) leaves a tensor of {} rows and {} heads", row, row + num_rows, head,
-         head + num_heads, rows, heads);
+  ensure(
+      row >= 0 && num_rows >= 0 && row + num_rows <= rows && head >= 0 && num_heads >= 0 && head + num_heads <= heads,
+      "block rows [{}, {}) heads [{}, {}) leaves a tensor of {} rows and {} heads", row, row + num_rows, head,
+      head + num_heads, rows, heads);
   TensorView view = *this;
   view.data = static_cast<std::byte*>(data) + (row * row_stride + head * head_stride) * size_of(dtype);
   view.rows = num_rows;
