@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Exact distributed attention of one layer: the executor of rank plans. Every rank of the mesh calls the same functions
+// in the same order. Tensors are this rank's rows in the plan's order (rank_positions), [rows, heads, head_dim], any
+// strides; rows beyond the rank's tokens are pads, which are never read and come back as zeros.
+
+#include "marble/backend.hpp"
+#include "marble/plan.hpp"
+#include "marble/rank_plan.hpp"
+#include "marble/tensor.hpp"
+#include "marble/transport.hpp"
+
+#include <cstdint>
+#include <memory>
+
+namespace marble {
+
+/// q, out: [rows, heads, head_dim]; k, v: [rows, kv_heads, head_dim], all of one dtype; lse: fp32 [rows, heads, 1].
+struct ForwardCall {
+  TensorView q, k, v;
+  TensorView out, lse;
+};
+
+/// dout is like out; dq like q; dk, dv like k. All are of q's dtype.
+struct BackwardCall {
+  TensorView q, k, v, out, lse, dout;
+  TensorView dq, dk, dv;
+};
+
+/// A rank plan bound to a backend and a transport, with its workspace: what a layer calls. The rank plan, backend and
+/// transport must outlive it.
+class Attention {
+ public:
+  /// Checks that the backend covers the plan and that all ranks bring the same plan, dtype and options (`agree`), then
+  /// takes workspace from the backend. Throws InvalidArgument before any exchange.
+  Attention(const RankPlan& plan, DType dtype, const AttentionOptions& options, Backend& backend, Transport& transport);
+  ~Attention();
+  Attention(const Attention&) = delete;
+  Attention& operator=(const Attention&) = delete;
+
+  /// Rows without a legal key get output 0 and LSE -inf. Throws InvalidArgument on a tensor of the wrong shape or
+  /// dtype, before any exchange.
+  void forward(const ForwardCall& call);
+  /// Gradients of forward's inputs, summed in fp32 wherever sums cross blocks, steps or ranks, and cast once.
+  void backward(const BackwardCall& call);
+
+  [[nodiscard]] std::int64_t workspace_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Workspace that an Attention of this plan takes, in bytes.
+[[nodiscard]] std::int64_t workspace_bytes(const RankPlan& plan, DType dtype, const Backend& backend);
+
+}  // namespace marble
