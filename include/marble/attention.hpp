@@ -29,31 +29,33 @@ struct BackwardCall {
   TensorView dq, dk, dv;
 };
 
-/// A rank plan bound to a backend and a transport, with its workspace: what a layer calls. The rank plan, backend and
-/// transport must outlive it.
-class Attention {
+/// A rank plan bound to a backend and a transport, with its workspace: made once per plan, used by every layer. The
+/// rank plan, backend and transport must outlive it.
+class BoundAttention {
  public:
   /// Checks that the backend covers the plan and that all ranks bring the same plan, dtype and options (`agree`), then
   /// takes workspace from the backend. Throws InvalidArgument before any exchange.
-  Attention(const RankPlan& plan, DType dtype, const AttentionOptions& options, Backend& backend, Transport& transport);
-  ~Attention();
-  Attention(const Attention&) = delete;
-  Attention& operator=(const Attention&) = delete;
+  BoundAttention(const RankPlan& plan, DType dtype, const AttentionOptions& options, Backend& backend,
+                 Transport& transport);
+  ~BoundAttention();
+  BoundAttention(const BoundAttention&) = delete;
+  BoundAttention& operator=(const BoundAttention&) = delete;
 
-  /// Rows without a legal key get output 0 and LSE -inf. Throws InvalidArgument on a tensor of the wrong shape or
-  /// dtype, before any exchange.
-  void forward(const ForwardCall& call);
-  /// Gradients of forward's inputs, summed in fp32 wherever sums cross blocks, steps or ranks, and cast once.
-  void backward(const BackwardCall& call);
-
-  [[nodiscard]] std::int64_t workspace_bytes() const;
+  struct Impl;
+  [[nodiscard]] Impl& impl() { return *impl_; }
 
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-/// Workspace that an Attention of this plan takes, in bytes.
+/// Rows without a legal key get output 0 and LSE -inf. Throws InvalidArgument on a tensor of the wrong shape or dtype,
+/// before any exchange.
+void attention_forward(BoundAttention& attention, const ForwardCall& call);
+
+/// Gradients of forward's inputs, summed in fp32 wherever sums cross blocks, steps or ranks, and cast once.
+void attention_backward(BoundAttention& attention, const BackwardCall& call);
+
+/// Workspace that a BoundAttention of this plan takes, in bytes.
 [[nodiscard]] std::int64_t workspace_bytes(const RankPlan& plan, DType dtype, const Backend& backend);
 
 }  // namespace marble

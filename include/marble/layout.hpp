@@ -53,7 +53,7 @@ struct Layout {
 };
 
 /// Throws InvalidArgument on a negative length, an id on a mode that takes none or below kNoId, a total beyond
-/// 2^40 tokens, or sample boundaries that do not cover the spans.
+/// 2^40 tokens, 2^31 or more samples or spans, or sample boundaries that do not cover the spans.
 void validate(const Layout& layout);
 
 [[nodiscard]] Layout layout_from_samples(std::span<const std::vector<Span>> samples);
@@ -73,11 +73,16 @@ struct Tracks {
 
 [[nodiscard]] Tracks to_tracks(const Layout& layout);
 
-/// Run-length encodes tracks into spans. Throws InvalidArgument, naming the token, when tracks contradict each other
-/// (position not 0..N-1, sample ids that return after another sample) or say what spans cannot (a segment or noise id
-/// in two samples, a noise set whose segment differs, a segment that is interleaved with itself in an unknown way).
+/// Run-length encodes tracks into a normalized layout. Throws InvalidArgument, naming the token, when tracks contradict
+/// each other (position not 0..N-1, a sample that returns after another) or say what spans cannot (a segment or noise
+/// id in two samples, a segment that is noise in part, a noise id with two segments, a branch in several pieces).
 [[nodiscard]] Layout layout_from_tracks(std::span<const std::int32_t> sample, std::span<const std::int32_t> segment,
                                         std::span<const std::int32_t> noise, std::span<const std::int64_t> position);
+
+/// The one layout among those of equal tracks that layout_from_tracks returns: no empty samples or spans; neighbours of
+/// one set joined; a group of a single span is full; ids only where a set has several spans (for groups: where a sample
+/// has several such sets), counted from 0 within the sample in order of appearance.
+[[nodiscard]] Layout normalize(const Layout& layout);
 
 /// JSON, documented in docs/layouts.md: {"marble_layout": 1, "samples": [[["causal", 210], ["noise", 64, 3]], ...]}.
 /// Reading validates; errors name the sample and span. Writing replaces the file only when complete.
