@@ -3,17 +3,25 @@
 #pragma once
 
 // How ranks move bytes. One primitive: an exchange, a grouped set of messages of any sizes, begun and waited for.
-// Every wait has a limit; a TransportError names rank, peer and what was awaited, and poisons the transport: discard it
-// on every rank. Calls on one Transport object come from one thread.
+// Every wait has a limit; a TransportError names rank, peer and what was awaited, and poisons the transport: every
+// later call on it throws again, so discard it on every rank. Calls on one Transport object come from one thread at a
+// time.
+//
+// Order between two ranks: both begin the exchanges that they share in the same order, and list the messages of one
+// exchange between them in the same order. Ranks that share no message of an exchange need not begin it.
+//
+// Order with a backend's work is program order: a message leaves with what the work issued before `begin` wrote, and
+// work issued after `wait` sees the received data. Transports that know the device's streams use events; the others
+// call MemoryAccess, which blocks.
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
-#include <vector>
 
 namespace marble {
 
@@ -25,6 +33,17 @@ struct Message {
   std::int64_t bytes = 0;
 };
 
+/// How a transport that moves host bytes reads and writes the memory that messages name, which may be a device's. Both
+/// copy `bytes` bytes and return when the copy is done, after all work issued before the call.
+struct MemoryAccess {
+  using Copy = std::function<void(void* target, const void* source, std::int64_t bytes)>;
+  static void copy_host(void* target, const void* source, std::int64_t bytes) {
+    std::memcpy(target, source, static_cast<std::size_t>(bytes));
+  }
+  Copy read = copy_host;   // message memory to host memory
+  Copy write = copy_host;  // host memory to message memory
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -32,45 +51,53 @@ class Transport {
   [[nodiscard]] virtual std::int32_t rank() const = 0;
   [[nodiscard]] virtual std::int32_t num_ranks() const = 0;
 
-  /// Starts an exchange and returns at once with its ticket. Sent memory must stay unchanged, and received memory
-  /// unread, until `wait` returns. `label` names the exchange in errors ("layer 0 forward step 2 fetch").
+  /// Replaces the options' memory access; for ranks whose memory is not the host's. No exchange may be in flight.
+  virtual void set_memory_access(MemoryAccess memory) = 0;
+
+  /// Starts an exchange and returns with its ticket, waiting for no other rank. Sent memory must stay unchanged, and
+  /// received memory unread and unwritten, until `wait` returns. `label` names the exchange in errors ("layer 0 forward
+  /// step 2 fetch"). Throws InvalidArgument on a peer out of range, a negative size or null memory; nothing was
+  /// started.
   virtual std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs,
                              std::string_view label) = 0;
-  /// Returns when the exchange has completed on this rank. Tickets may be waited for in any order.
+  /// Returns when the exchange has completed on this rank. Tickets may be waited for in any order, each once.
   virtual void wait(std::int64_t ticket) = 0;
 
-  /// Throws InvalidArgument on every rank, naming rank and value, unless all ranks bring the same value. Host-side;
-  /// used when a plan is bound.
+  /// Throws InvalidArgument on every rank, naming ranks and values, unless all ranks bring the same value. Host-side
+  /// and collective: all ranks call it at the same place among their exchanges. Used when a plan is bound.
   virtual void agree(std::uint64_t value, std::string_view what) = 0;
 
+  /// From other ranks, in exchanges waited for.
   [[nodiscard]] virtual std::int64_t bytes_received() const = 0;
 };
 
 struct TransportOptions {
-  std::chrono::milliseconds time_limit{60'000};
+  std::chrono::milliseconds time_limit{60'000};  // of one wait or agreement
+  MemoryAccess memory = {};
 };
 
 /// Ranks as threads of one process: runs fn(transport) for each rank on a thread of its own and returns when all have
-/// returned. Receivers get copies, never the sender's memory. When a rank throws, the others' waits end with
-/// TransportError, and the first exception is rethrown here.
+/// returned. Receivers get copies, never the sender's memory. When a rank throws, the others' waits end at once with
+/// TransportError, and the first exception is rethrown here. A rank that returns ends the waits for what it never sent.
 void run_local_ranks(std::int32_t num_ranks, const TransportOptions& options,
                      const std::function<void(Transport&)>& fn);
 
 /// True when this library was built with MPI.
 [[nodiscard]] bool mpi_available();
-/// Over MPI_COMM_WORLD; initialises MPI when nobody has, and then finalises it at process exit. Throws InvalidArgument
-/// when MPI is not available.
+/// Over a duplicate of MPI_COMM_WORLD, made collectively. Initialises MPI when nobody has, and then finalises it at
+/// process exit, or ends all ranks with MPI_Abort when a transport had failed, since MPI_Finalize would wait for dead
+/// ranks. Throws InvalidArgument when MPI is not available.
 [[nodiscard]] std::unique_ptr<Transport> make_mpi_transport(const TransportOptions& options = {});
 
-/// A fault to inject, for tests.
+/// Faults to inject into one rank's exchanges, counted from 0 in the order of their beginning; for tests.
 struct Fault {
-  std::chrono::milliseconds delay{0};     // every exchange completes this much after its beginning
-  std::int64_t stall_at_exchange = -1;    // this exchange never completes (the waiting rank reaches its limit)
-  std::int64_t corrupt_at_exchange = -1;  // the first received byte of this exchange is flipped
+  std::chrono::milliseconds delay{0};   // every exchange completes this much after its beginning, or later
+  std::int64_t stall_at_exchange = -1;  // this exchange never starts: its waits, here and at its peers, reach the limit
+  std::int64_t corrupt_at_exchange = -1;  // the first received byte of this exchange is inverted
   std::int64_t fail_at_exchange = -1;     // begin throws TransportError
 };
 
-/// Wraps `inner`, which must outlive it.
+/// Wraps `inner`, which must outlive it. `options` are those of `inner`; set_memory_access reaches both.
 [[nodiscard]] std::unique_ptr<Transport> make_faulty_transport(Transport& inner, const Fault& fault,
                                                                const TransportOptions& options);
 
