@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "command.hpp"
+#include "flags.hpp"
+#include "output.hpp"
+
+#include "marble/attention.hpp"
+#include "marble/backend.hpp"
+#include "marble/error.hpp"
+#include "marble/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace marble::cli {
+namespace {
+
+struct Flags {
+  LayoutFlags layout;
+  ModelFlags model;
+  PlanFlags plan;
+  std::string dtype = "bf16";
+  std::string out;
+  int threads = 2;
+  bool json = false;
+};
+
+/// A plan with rank 0's rank plan of each layer kind, and the wall time that making them took.
+struct Planned {
+  Plan plan;
+  std::vector<RankPlan> rank_plans;
+  double milliseconds = 0.0;
+};
+
+Planned make_planned(const Layout& layout, const Model& model, const Flags& flags) {
+  using Clock = std::chrono::steady_clock;
+  const PlanOptions options = resolve(flags.plan, flags.threads);
+  Planned planned;
+  const Clock::time_point start = Clock::now();
+  planned.plan = make_plan(layout, model, flags.plan.mesh, options);
+  for (std::size_t layer = 0; layer < planned.plan.layers.size(); ++layer) {
+    planned.rank_plans.push_back(make_rank_plan(planned.plan, 0, static_cast<std::int32_t>(layer), flags.threads));
+  }
+  planned.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  return planned;
+}
+
+/// What one rank holds in backward: one layer's q, k, v, out, lse, dout, dq, dk, dv, and the largest workspace.
+std::int64_t memory_bytes(const Planned& planned, DType dtype) {
+  const Model& model = planned.plan.model;
+  const std::int64_t query_row = std::int64_t{model.heads} * model.head_dim * size_of(dtype);
+  const std::int64_t key_row = std::int64_t{model.kv_heads} * model.head_dim * size_of(dtype);
+  const std::int64_t row = 4 * query_row + 4 * key_row + model.heads * size_of(DType::fp32);
+  std::int64_t workspace = 0;
+  const auto backend = make_cpu_backend(1);
+  for (const RankPlan& rank_plan : planned.rank_plans) {
+    workspace = std::max(workspace, workspace_bytes(rank_plan, dtype, *backend));
+  }
+  return planned.plan.rows * row + workspace;
+}
+
+Json balance_json(const Balance& balance) {
+  return {{"busiest_over_mean", balance.busiest_over_mean},
+          {"step_busiest_over_mean", balance.step_busiest_over_mean},
+          {"busiest_over_mean_pairs", balance.busiest_over_mean_pairs},
+          {"step_busiest_over_mean_pairs", balance.step_busiest_over_mean_pairs}};
+}
+
+Json exchange_json(const ExchangeTokens& tokens) {
+  return {{"kv_tokens", tokens.kv}, {"ring_kv_tokens", tokens.ring_kv}, {"allgather_kv_tokens", tokens.allgather_kv}};
+}
+
+Json layer_json(const Plan& plan, std::int32_t layer) {
+  const LayerPlan& layer_plan = plan.layers[static_cast<std::size_t>(layer)];
+  return {{"window", layer_plan.kind.rule.window},
+          {"clamp", layer_plan.kind.rule.clamp},
+          {"heads", plan.model.heads},
+          {"kv_heads", plan.model.kv_heads},
+          {"count", layer_plan.kind.count},
+          {"strategy", to_string(layer_plan.strategy)},
+          {"mask_test", layer_plan.uses_tracks ? "tracks" : "range"},
+          {"legal_pairs", count_legal_pairs(plan.layout, layer_plan.kind.rule)},
+          {"balance", balance_json(balance(plan, layer))},
+          {"exchange", exchange_json(exchange_tokens(plan, layer))}};
+}
+
+Json steps_json(const Plan& plan) {
+  Json steps = Json::array();
+  for (const auto& work : step_pairs(plan)) steps.push_back({{"work", work}});
+  return steps;
+}
+
+Json plan_json(const Planned& planned, DType dtype) {
+  const Plan& plan = planned.plan;
+  Json layers = Json::array();
+  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
+    layers.push_back(layer_json(plan, static_cast<std::int32_t>(layer)));
+  }
+  return {{"layout", layout_json(plan.layout)},
+          {"mesh",
+           {{"ring", plan.mesh.ring}, {"ulysses", plan.mesh.ulysses}, {"ranks_per_node", plan.mesh.ranks_per_node}}},
+          {"canonical", to_string(plan.canonical)},
+          {"placement", to_string(plan.placement)},
+          {"layers", layers},
+          {"strategy", to_string(plan.layers.front().strategy)},
+          {"planning_ms", planned.milliseconds},
+          {"balance", balance_json(balance(plan))},
+          {"exchange", exchange_json(exchange_tokens(plan))},
+          {"memory_bytes", memory_bytes(planned, dtype)},
+          {"steps", steps_json(plan)},
+          {"block", plan.block},
+          {"rows_per_rank", plan.rows},
+          {"ring_tokens", plan.ring_tokens},
+          {"digest", fmt::format("{:016x}", plan.digest)}};
+}
+
+void print_layer(const Plan& plan, std::int32_t layer) {
+  const LayerPlan& layer_plan = plan.layers[static_cast<std::size_t>(layer)];
+  const Balance levels = balance(plan, layer);
+  const ExchangeTokens tokens = exchange_tokens(plan, layer);
+  const std::int64_t window = layer_plan.kind.rule.window;
+  fmt::print("{:>6} {:>8} {:<10} {:>17} {:>13.4f} {:>13.4f} {:>15}\n", layer_plan.kind.count,
+             window == 0 ? "none" : fmt::format("{}", window), to_string(layer_plan.strategy),
+             grouped(count_legal_pairs(plan.layout, layer_plan.kind.rule)), levels.busiest_over_mean_pairs,
+             levels.step_busiest_over_mean, grouped(tokens.kv));
+}
+
+void print_steps(const Plan& plan) {
+  constexpr std::size_t kRanksShown = 8;
+  const auto steps = step_pairs(plan);
+  fmt::print("\nlegal pairs per step and ring rank, one head, first layer kind:\n");
+  for (std::size_t step = 0; step < steps.size(); ++step) {
+    std::string row;
+    const std::size_t shown = std::min(steps[step].size(), kRanksShown);
+    for (std::size_t rank = 0; rank < shown; ++rank) row += fmt::format(" {:>13}", grouped(steps[step][rank]));
+    fmt::print("  step {:<3}{}{}\n", step, row, shown < steps[step].size() ? " …" : "");
+  }
+}
+
+void print_plan(const NamedLayout& named, const Planned& planned, DType dtype) {
+  const Plan& plan = planned.plan;
+  fmt::print("{}", layout_summary(named));
+  fmt::print("mesh: ring {} x ulysses {}; canonical order {}, placement {}, {} rows a rank in blocks of {}\n\n",
+             plan.mesh.ring, plan.mesh.ulysses, to_string(plan.canonical), to_string(plan.placement), plan.rows,
+             plan.block);
+  fmt::print("{:>6} {:>8} {:<10} {:>17} {:>13} {:>13} {:>15}\n", "layers", "window", "strategy", "legal pairs",
+             "busiest/mean", "step balance", "keys received");
+  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) print_layer(plan, static_cast<std::int32_t>(layer));
+  print_steps(plan);
+  fmt::print("\nplanned in {:.1f} ms; {:.1f} MiB a rank in {} backward\n", planned.milliseconds,
+             static_cast<double>(memory_bytes(planned, dtype)) / (1024.0 * 1024.0), to_string(dtype));
+}
+
+int run_plan(const Flags& flags) {
+  const DType dtype = parse_dtype(flags.dtype);
+  const NamedLayout named = resolve(flags.layout);
+  const Planned planned = make_planned(named.layout, resolve(flags.model, named.generator), flags);
+  if (!flags.out.empty()) write_bytes(flags.out, to_bytes(planned.plan));
+  if (flags.json) {
+    print_json(plan_json(planned, dtype));
+  } else {
+    print_plan(named, planned, dtype);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Run set_up_plan(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  flags->layout.add_to(app);
+  flags->model.add_to(app);
+  flags->plan.add_to(app);
+  app.add_option("--dtype", flags->dtype, "fp32, bf16 or fp16, for memory_bytes")->capture_default_str();
+  app.add_option("--threads", flags->threads, "Planner threads")->capture_default_str();
+  app.add_option("--out", flags->out, "Write the plan to this file, for verify --plan");
+  app.add_flag("--json", flags->json, "Print one JSON document");
+  return [flags] { return run_plan(*flags); };
+}
+
+}  // namespace marble::cli
