@@ -4,7 +4,7 @@
 
 // Exact distributed attention of one layer: the executor of rank plans. Every rank of the mesh calls the same functions
 // in the same order. Tensors are this rank's rows in the plan's order (rank_positions), [rows, heads, head_dim], any
-// strides; rows beyond the rank's tokens are pads, which are never read and come back as zeros.
+// strides; rows beyond the rank's tokens are pads, which are never read and come back as zeros (LSE: as -inf).
 
 #include "marble/backend.hpp"
 #include "marble/plan.hpp"
@@ -34,7 +34,7 @@ struct BackwardCall {
 class BoundAttention {
  public:
   /// Checks that the backend covers the plan and that all ranks bring the same plan, dtype and options (`agree`), then
-  /// takes workspace from the backend. Throws InvalidArgument before any exchange.
+  /// takes workspace from the backend. Throws InvalidArgument before any exchange, on every rank when one refuses.
   BoundAttention(const RankPlan& plan, DType dtype, const AttentionOptions& options, Backend& backend,
                  Transport& transport);
   ~BoundAttention();
