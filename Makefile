@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+
+JOBS ?= $(shell nproc)
+
+# Containers run as root; Open MPI asks to be told twice that this is meant.
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+
+.PHONY: help setup build demo test gpu-test gpu-bench format
+
+help:
+	@echo "make demo       set up, build, show a layout, its balance, the ring tutorial and the proof (no GPU)"
+	@echo "make test       set up, build, run all tests, sanitizers and source checks (no GPU)"
+	@echo "make build      set up and build everything: build/cpu/tools/marble/marble"
+	@echo "make gpu-test   build with CUDA and run the tests that need a GPU"
+	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks"
+	@echo "make format     format all C++ sources"
+
+setup:
+	@scripts/setup.sh test
+
+build:
+	@scripts/setup.sh build
+	cmake --preset cpu
+	cmake --build --preset cpu -j $(JOBS)
+
+demo:
+	@scripts/setup.sh build
+	cmake --preset cpu
+	cmake --build --preset cpu -j $(JOBS) --target marble_cli ring_tutorial
+	scripts/demo.sh
+
+test: setup
+	JOBS=$(JOBS) scripts/test.sh
+
+gpu-test:
+	cmake --preset cuda
+	cmake --build --preset cuda -j $(JOBS)
+	ctest --preset cuda -L gpu
+
+gpu-bench:
+	cmake --preset cuda -DMARBLE_BENCH=ON
+	cmake --build --preset cuda -j $(JOBS)
+	bench/gpu.sh
+
+format: setup
+	git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh' | xargs clang-format-14 -i
