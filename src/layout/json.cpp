@@ -53,11 +53,9 @@ std::string shown(const json& value) {
 }
 
 std::int64_t parse_count(const json& value, std::string_view what, std::int64_t max) {
-  const bool integer = value.is_number_integer();
-  if (integer && value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(max))
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() <= static_cast<std::uint64_t>(max))
     return value.get<std::int64_t>();
-  if (!integer) throw InvalidArgument(fmt::format("{} {} is not an integer", what, shown(value)));
-  throw InvalidArgument(fmt::format("{} {} is not in [0, {}]", what, shown(value), max));
+  throw InvalidArgument(fmt::format("{} {} is not an integer in [0, {}]", what, shown(value), max));
 }
 
 Span parse_span(const json& value) {
