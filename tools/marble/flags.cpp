@@ -118,14 +118,14 @@ NamedLayout resolve(const LayoutFlags& flags) {
           &info};
 }
 
-void ModelFlags::add_to(CLI::App& app) {
-  app.add_option("--heads", heads, "Query heads and key heads")->option_text("H/Hkv");
-  app.add_option("--dim", head_dim, "Head dimension");
+std::vector<CLI::Option*> ModelFlags::add_to(CLI::App& app) {
   CLI::Option* one = app.add_option("--window", window, "Every layer has this window (0: none)");
   CLI::Option* list = app.add_option("--layers", layers, "Layer kinds, e.g. 10,52@1024: count[@window],…");
   one->excludes(list);
   list->option_text("LIST");
-  app.add_flag("--clamp", clamp, "Windows clamp bidirectional spans too");
+  return {app.add_option("--heads", heads, "Query heads and key heads")->option_text("H/Hkv"),
+          app.add_option("--dim", head_dim, "Head dimension"), one, list,
+          app.add_flag("--clamp", clamp, "Windows clamp bidirectional spans too")};
 }
 
 Model resolve(const ModelFlags& flags, const GeneratorInfo* generator) {

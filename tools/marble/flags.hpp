@@ -46,7 +46,8 @@ struct ModelFlags {
   std::optional<std::int64_t> window;
   bool clamp = false;
 
-  void add_to(CLI::App& app);
+  /// The options added, so that a command can exclude them.
+  std::vector<CLI::Option*> add_to(CLI::App& app);
 };
 [[nodiscard]] Model resolve(const ModelFlags& flags, const GeneratorInfo* generator);
 
