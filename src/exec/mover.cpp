@@ -82,8 +82,6 @@ void Mover::begin(std::int32_t exchange, std::string_view label) {
   for (const Transfer& send : transfers(plan_, entry.sends)) place_send(send);
   for (const Transfer& recv : recvs_) place_recv(recv);
   if (send_messages_.empty() && recv_messages_.empty()) return;
-  // The transport may read and overwrite memory at once: everything that makes or reads it must have been done.
-  backend_.synchronize();
   ticket_ = transport_.begin(send_messages_, recv_messages_, label);
 }
 

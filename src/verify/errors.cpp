@@ -1,0 +1,133 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/errors.hpp"
+
+#include "base/numeric.hpp"
+
+#include "marble/error.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string_view>
+
+namespace marble {
+namespace {
+
+constexpr double kCancelled = 1e-9;
+
+template <typename T>
+double norm(std::span<const T> values) {
+  double sum = 0.0;
+  for (T value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(sum);
+}
+
+/// Frobenius distance over the truth's norm, with value(i) the i-th value.
+template <typename Value>
+double relative_distance(std::span<const double> truth, double natural, Value&& value) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    const double difference = static_cast<double>(value(i)) - truth[i];
+    sum += difference * difference;
+  }
+  const double size = norm(truth);
+  const double unit = size > kCancelled * natural ? size : natural;
+  return sum == 0.0 ? 0.0 : std::sqrt(sum) / unit;
+}
+
+/// Bounds of one tensor; adds a line for each that is missed. Written so that NaN misses.
+class Judge {
+ public:
+  Judge(DType dtype, VerifyResult& result) : dtype_(dtype), result_(result) {}
+
+  template <typename... Args>
+  void expect(bool holds, fmt::format_string<Args...> message, Args&&... args) {
+    if (!holds) result_.failures.push_back(fmt::format(message, std::forward<Args>(args)...));
+  }
+
+  VerifyError tensor(std::string_view name, std::span<const float> distributed, std::span<const float> single,
+                     std::span<const double> truth, double natural) {
+    VerifyError error;
+    error.error = relative_error(distributed, truth, natural);
+    error.single_rank_error = relative_error(single, truth, natural);
+    error.rounding = rounding_error(truth, dtype_, natural);
+    error.ratio = error.error == 0.0 && error.single_rank_error == 0.0 ? 1.0 : error.error / error.single_rank_error;
+    if (dtype_ == DType::fp32) {
+      expect(error.error <= kMaxFp32Error, "{}: error {:.3g} is over {:.3g}", name, error.error, kMaxFp32Error);
+      expect(error.single_rank_error <= kMaxFp32Error, "{}: one rank's error {:.3g} is over {:.3g}", name,
+             error.single_rank_error, kMaxFp32Error);
+      return error;
+    }
+    // Below fp32's own noise there is no 16-bit rounding left to compare (a gradient that cancels exactly).
+    const bool noise = error.error <= kMaxFp32Error && error.single_rank_error <= kMaxFp32Error;
+    if (noise) error.ratio = 1.0;
+    expect(noise || error.ratio <= kMaxRatio, "{}: error {:.4g} is {:.4g} times one rank's {:.4g}, over {}", name,
+           error.error, error.ratio, error.single_rank_error, kMaxRatio);
+    expect(noise || error.single_rank_error <= kMaxOverRounding * error.rounding,
+           "{}: one rank's error {:.4g} is over {} times that of rounding once, {:.4g}", name, error.single_rank_error,
+           kMaxOverRounding, error.rounding);
+    return error;
+  }
+
+ private:
+  DType dtype_;
+  VerifyResult& result_;
+};
+
+}  // namespace
+
+double relative_error(std::span<const float> values, std::span<const double> truth, double natural) {
+  ensure(values.size() == truth.size(), "{} values against {} of the truth", values.size(), truth.size());
+  return relative_distance(truth, natural, [&](std::size_t i) { return values[i]; });
+}
+
+double rounding_error(std::span<const double> truth, DType dtype, double natural) {
+  return relative_distance(truth, natural, [&](std::size_t i) {
+    std::uint32_t rounded = 0;
+    store_element(&rounded, dtype, 0, static_cast<float>(truth[i]));
+    return load_element(&rounded, dtype, 0);
+  });
+}
+
+double largest_difference(std::span<const float> values, std::span<const double> truth) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < truth.size(); ++i) {
+    if (static_cast<double>(values[i]) == truth[i]) continue;
+    const double difference = std::abs(static_cast<double>(values[i]) - truth[i]);
+    largest = std::isfinite(difference) ? std::max(largest, difference) : std::numeric_limits<double>::infinity();
+  }
+  return largest;
+}
+
+void judge(const RunResult& distributed, const RunResult& single, const DenseResult& truth, const DenseInputs& inputs,
+           const VerifyOptions& options, VerifyResult& result) {
+  Judge judge(options.dtype, result);
+  result.out = judge.tensor("out", distributed.out, single.out, truth.out, norm<float>(inputs.v));
+  if (!options.forward_only) {
+    const double natural = norm<float>(inputs.dout);
+    const double scaled = natural * options.attention.softmax_scale;
+    result.dq = judge.tensor("dq", distributed.dq, single.dq, truth.dq, scaled);
+    result.dk = judge.tensor("dk", distributed.dk, single.dk, truth.dk, scaled);
+    result.dv = judge.tensor("dv", distributed.dv, single.dv, truth.dv, natural);
+  }
+  result.lse_error = largest_difference(distributed.lse, truth.lse);
+  result.single_rank_lse_error = largest_difference(single.lse, truth.lse);
+  judge.expect(result.lse_error <= kMaxLseError, "lse: error {:.3g} is over {:.3g}", result.lse_error, kMaxLseError);
+  judge.expect(result.single_rank_lse_error <= kMaxLseError, "lse: one rank's error {:.3g} is over {:.3g}",
+               result.single_rank_lse_error, kMaxLseError);
+  judge.expect(distributed.pads_written == 0 && single.pads_written == 0, "{} pad elements are not zero (LSE: -inf)",
+               distributed.pads_written + single.pads_written);
+  const VerifyCounts& ran = result.ran;
+  for (const VerifyCounts& planned : {result.planned, distributed.rank_plans}) {
+    judge.expect(ran.tiles == planned.tiles, "forward computed {} tiles, the plan has {}", ran.tiles, planned.tiles);
+    judge.expect(ran.backward_tiles == planned.backward_tiles, "backward computed {} tiles, the plan has {}",
+                 ran.backward_tiles, planned.backward_tiles);
+    judge.expect(ran.received_tokens == planned.received_tokens, "ranks received {} key tokens, the plan has {}",
+                 ran.received_tokens, planned.received_tokens);
+  }
+  result.pass = result.failures.empty();
+}
+
+}  // namespace marble

@@ -1,0 +1,345 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/rank_run.hpp"
+
+#include "base/numeric.hpp"
+#include "verify/backend_decorator.hpp"
+#include "verify/random_tensor.hpp"
+
+#include "marble/error.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace marble {
+namespace {
+
+constexpr std::byte kPoison{0xff};  // NaN in every dtype
+
+std::size_t at(std::int64_t index) {
+  return static_cast<std::size_t>(index);
+}
+
+/// Fills all memory with NaN when it is taken, and reports each work.
+class WatchedBackend final : public BackendDecorator {
+ public:
+  WatchedBackend(Backend& inner, const VerifyProgress& progress, std::int64_t num_works)
+      : BackendDecorator(inner), progress_(progress), num_works_(num_works) {}
+
+  [[nodiscard]] void* allocate(std::int64_t bytes) override {
+    void* const data = inner_.allocate(bytes);
+    const std::vector<std::byte> poison(at(bytes), kPoison);
+    inner_.copy_from_host(data, poison.data(), bytes);
+    return data;
+  }
+  void forward(const BoundPlan& plan, std::int32_t work, const ForwardTensors& tensors,
+               const AttentionOptions& options) override {
+    inner_.forward(plan, work, tensors, options);
+    report("forward");
+  }
+  void backward(const BoundPlan& plan, std::int32_t work, const BackwardTensors& tensors,
+                const AttentionOptions& options) override {
+    inner_.backward(plan, work, tensors, options);
+    report("backward");
+  }
+
+ private:
+  void report(std::string_view label) {
+    ++done_;
+    if (progress_) progress_(static_cast<double>(done_) / static_cast<double>(num_works_), label);
+  }
+
+  const VerifyProgress& progress_;
+  std::int64_t num_works_;
+  std::int64_t done_ = 0;
+};
+
+/// One of this rank's tensors: memory of the backend, and its host image while it is filled or read.
+class RankTensor {
+ public:
+  RankTensor(Backend& backend, DType dtype, std::int64_t rows, std::int32_t heads, std::int32_t dim)
+      : backend_(backend), view_(dense_view(nullptr, dtype, rows, heads, dim)) {
+    view_.data = backend.allocate(view_.bytes());
+  }
+  ~RankTensor() { backend_.free(view_.data); }
+  RankTensor(const RankTensor&) = delete;
+  RankTensor& operator=(const RankTensor&) = delete;
+
+  [[nodiscard]] const TensorView& view() const { return view_; }
+  [[nodiscard]] std::int64_t row_elements() const { return std::int64_t{view_.heads} * view_.dim; }
+
+  /// Row i from row positions[i] of `source`; the pads stay NaN.
+  void fill(std::span<const float> source, std::span<const std::int64_t> positions) {
+    std::vector<std::byte> host(at(view_.bytes()), kPoison);
+    for (std::int64_t row = 0; row < std::ssize(positions); ++row)
+      for (std::int64_t e = 0; e < row_elements(); ++e)
+        store_element(host.data(), view_.dtype, row * row_elements() + e,
+                      source[at(positions[at(row)] * row_elements() + e)]);
+    backend_.copy_from_host(view_.data, host.data(), view_.bytes());
+  }
+
+  /// All rows, widened.
+  [[nodiscard]] std::vector<float> read() const {
+    std::vector<std::byte> host(at(view_.bytes()));
+    backend_.copy_to_host(host.data(), view_.data, view_.bytes());
+    std::vector<float> values(at(view_.rows * row_elements()));
+    for (std::int64_t i = 0; i < std::ssize(values); ++i) values[at(i)] = load_element(host.data(), view_.dtype, i);
+    return values;
+  }
+
+ private:
+  Backend& backend_;
+  TensorView view_;
+};
+
+/// What one rank has to show: its rows of out, lse, dq, dk, dv, and counts.
+struct RankResult {
+  static constexpr int kNumTensorsShown = 5;
+  std::array<std::vector<float>, kNumTensorsShown> tensors;
+  enum Count { tiles, backward_tiles, planned_tiles, planned_backward_tiles, pads_written, kNumCounts };
+  std::array<std::int64_t, kNumCounts> counts{};
+  enum Tokens { received, planned_received, kNumTokens };
+  std::array<double, kNumTokens> tokens{};
+};
+
+/// Bytes of keys and values that the forward pass receives from other ranks, and bytes of everything else.
+struct PlannedBytes {
+  std::int64_t keys = 0;
+  std::int64_t others = 0;
+};
+
+PlannedBytes planned_bytes(const RankPlan& plan, DType dtype) {
+  std::vector<bool> is_key(plan.buffers().size());
+  for (const Work& work : plan.works()) is_key[at(work.k)] = is_key[at(work.v)] = true;
+  PlannedBytes bytes;
+  for (const Step& step : plan.forward_steps())
+    for (std::int32_t index : {step.fetch, step.give_back}) {
+      if (index < 0) continue;
+      const SectionRange& recvs = plan.exchanges()[at(index)].recvs;
+      for (std::int64_t t = recvs.begin; t < recvs.end; ++t) {
+        const Transfer& transfer = plan.transfers()[at(t)];
+        if (transfer.peer == plan.header().rank) continue;
+        const BufferDesc& desc = plan.buffers()[at(transfer.buffer)];
+        const std::int64_t size = transfer.rows * transfer.heads * (desc.scalar != 0 ? 1 : plan.header().head_dim) *
+                                  (desc.type == BufferType::io ? size_of(dtype) : 4);
+        (is_key[at(transfer.buffer)] ? bytes.keys : bytes.others) += size;
+      }
+    }
+  return bytes;
+}
+
+/// Tiles that the works of a pass list.
+std::int64_t planned_tiles(const RankPlan& plan, std::span<const Step> steps) {
+  std::int64_t tiles = 0;
+  for (const Step& step : steps)
+    if (step.work >= 0) tiles += plan.works()[at(step.work)].tiles;
+  return tiles;
+}
+
+std::int64_t num_works(const RankPlan& plan, bool forward_only) {
+  std::int64_t count = 0;
+  for (const Step& step : plan.forward_steps()) count += step.work >= 0 ? 1 : 0;
+  if (!forward_only)
+    for (const Step& step : plan.backward_steps()) count += step.work >= 0 ? 1 : 0;
+  return std::max<std::int64_t>(count, 1);
+}
+
+/// Runs this rank's part of the two passes.
+class RankRun {
+ public:
+  RankRun(const RunRequest& request, Transport& transport)
+      : request_(request),
+        transport_(transport),
+        rank_plan_(make_rank_plan(request.plan, transport.rank(), request.options.layer, request.threads_per_rank)),
+        positions_(rank_positions(request.plan, transport.rank())),
+        inner_(request.options.backend(request.threads_per_rank)),
+        backend_(*inner_, transport.rank() == 0 ? request.progress : silent_,
+                 num_works(rank_plan_, request.options.forward_only)) {}
+
+  RankResult run() {
+    // The transport may move host bytes only, and tensors are the backend's memory.
+    transport_.set_memory_access(
+        {[this](void* to, const void* from, std::int64_t bytes) { backend_.copy_to_host(to, from, bytes); },
+         [this](void* to, const void* from, std::int64_t bytes) { backend_.copy_from_host(to, from, bytes); }});
+    passes();
+    transport_.set_memory_access({});
+    return std::move(result_);
+  }
+
+ private:
+  void passes() {
+    const Model& model = request_.plan.model;
+    const std::int64_t rows = request_.plan.rows;
+    const DType dtype = request_.options.dtype;
+    const auto tensor = [&](std::int32_t heads) { return RankTensor(backend_, dtype, rows, heads, model.head_dim); };
+    RankTensor q = tensor(model.heads), k = tensor(model.kv_heads), v = tensor(model.kv_heads);
+    RankTensor out = tensor(model.heads), lse(backend_, DType::fp32, rows, model.heads, 1);
+    q.fill(request_.inputs.q, positions_);
+    k.fill(request_.inputs.k, positions_);
+    v.fill(request_.inputs.v, positions_);
+    BoundAttention attention(rank_plan_, dtype, request_.options.attention, backend_, transport_);
+    const std::int64_t bytes_before = transport_.bytes_received();
+    const std::int64_t tiles_before = backend_.tiles_computed();
+    attention_forward(attention, {q.view(), k.view(), v.view(), out.view(), lse.view()});
+    backend_.synchronize();
+    count_forward(transport_.bytes_received() - bytes_before, backend_.tiles_computed() - tiles_before);
+    show(0, out, 0.0F);
+    show(1, lse, -std::numeric_limits<float>::infinity());
+    if (request_.options.forward_only) return;
+
+    RankTensor dout = tensor(model.heads), dq = tensor(model.heads), dk = tensor(model.kv_heads),
+               dv = tensor(model.kv_heads);
+    dout.fill(request_.inputs.dout, positions_);
+    const std::int64_t forward_tiles = backend_.tiles_computed();
+    attention_backward(attention, {q.view(), k.view(), v.view(), out.view(), lse.view(), dout.view(), dq.view(),
+                                   dk.view(), dv.view()});
+    backend_.synchronize();
+    result_.counts[RankResult::backward_tiles] = backend_.tiles_computed() - forward_tiles;
+    result_.counts[RankResult::planned_backward_tiles] = planned_tiles(rank_plan_, rank_plan_.backward_steps());
+    show(2, dq, 0.0F);
+    show(3, dk, 0.0F);
+    show(4, dv, 0.0F);
+  }
+
+  void count_forward(std::int64_t received_bytes, std::int64_t tiles) {
+    const Model& model = request_.plan.model;
+    const DType dtype = request_.options.dtype;
+    const PlannedBytes planned = planned_bytes(rank_plan_, dtype);
+    const auto token_bytes = static_cast<double>(2 * std::int64_t{model.kv_heads} * model.head_dim * size_of(dtype));
+    result_.tokens[RankResult::received] = static_cast<double>(received_bytes - planned.others) / token_bytes;
+    result_.tokens[RankResult::planned_received] = static_cast<double>(planned.keys) / token_bytes;
+    result_.counts[RankResult::tiles] = tiles;
+    result_.counts[RankResult::planned_tiles] = planned_tiles(rank_plan_, rank_plan_.forward_steps());
+  }
+
+  /// Keeps the valid rows of a tensor, and checks that its pads are `pad`.
+  void show(std::size_t index, const RankTensor& tensor, float pad) {
+    std::vector<float> values = tensor.read();
+    const std::size_t valid = positions_.size() * at(tensor.row_elements());
+    const std::span<const float> pads = std::span(values).subspan(valid);
+    result_.counts[RankResult::pads_written] += std::ranges::count_if(pads, [&](float x) { return x != pad; });
+    values.resize(valid);
+    result_.tensors[index] = std::move(values);
+  }
+
+  const RunRequest& request_;
+  Transport& transport_;
+  VerifyProgress silent_;
+  RankPlan rank_plan_;
+  std::vector<std::int64_t> positions_;
+  std::unique_ptr<Backend> inner_;
+  WatchedBackend backend_;
+  RankResult result_;
+};
+
+/// Elements per token of the five tensors shown.
+std::array<std::int64_t, RankResult::kNumTensorsShown> elements_per_token(const Model& model, bool forward_only) {
+  const std::int64_t query = std::int64_t{model.heads} * model.head_dim;
+  const std::int64_t key = std::int64_t{model.kv_heads} * model.head_dim;
+  if (forward_only) return {query, model.heads, 0, 0, 0};
+  return {query, model.heads, query, key, key};
+}
+
+/// Messages over all parts of a rank's result, in one order on both sides.
+std::vector<Message> messages(std::int32_t peer, RankResult& result) {
+  std::vector<Message> list;
+  const auto add = [&](void* data, std::size_t bytes) {
+    if (bytes > 0) list.push_back({peer, data, static_cast<std::int64_t>(bytes)});
+  };
+  for (auto& tensor : result.tensors) add(tensor.data(), tensor.size() * sizeof(float));
+  add(result.counts.data(), sizeof(result.counts));
+  add(result.tokens.data(), sizeof(result.tokens));
+  return list;
+}
+
+class Gathering {
+ public:
+  explicit Gathering(const RunRequest& request)
+      : plan_(request.plan), elements_(elements_per_token(plan_.model, request.options.forward_only)) {
+    const std::int64_t tokens = plan_.layout.num_tokens();
+    for (std::size_t t = 0; t < targets_.size(); ++t)
+      targets_[t]->assign(at(tokens * elements_[t]), std::numeric_limits<float>::quiet_NaN());
+  }
+  Gathering(const Gathering&) = delete;
+  Gathering& operator=(const Gathering&) = delete;
+
+  /// Room for what `rank` has to show.
+  [[nodiscard]] RankResult expect(std::int32_t rank) const {
+    RankResult result;
+    const std::size_t tokens = rank_positions(plan_, rank).size();
+    for (std::size_t t = 0; t < targets_.size(); ++t) result.tensors[t].resize(tokens * at(elements_[t]));
+    return result;
+  }
+
+  void add(std::int32_t rank, const RankResult& result) {
+    const std::vector<std::int64_t> positions = rank_positions(plan_, rank);
+    for (std::size_t t = 0; t < targets_.size(); ++t)
+      for (std::size_t row = 0; row < positions.size(); ++row)
+        std::copy_n(result.tensors[t].begin() + static_cast<std::ptrdiff_t>(row) * elements_[t], elements_[t],
+                    targets_[t]->begin() + positions[row] * elements_[t]);
+    sum_.ran.tiles += result.counts[RankResult::tiles];
+    sum_.ran.backward_tiles += result.counts[RankResult::backward_tiles];
+    sum_.ran.received_tokens += result.tokens[RankResult::received];
+    sum_.rank_plans.tiles += result.counts[RankResult::planned_tiles];
+    sum_.rank_plans.backward_tiles += result.counts[RankResult::planned_backward_tiles];
+    sum_.rank_plans.received_tokens += result.tokens[RankResult::planned_received];
+    sum_.pads_written += result.counts[RankResult::pads_written];
+  }
+
+  RunResult take() { return std::move(sum_); }
+
+ private:
+  const Plan& plan_;
+  std::array<std::int64_t, RankResult::kNumTensorsShown> elements_;
+  RunResult sum_;
+  std::array<std::vector<float>*, RankResult::kNumTensorsShown> targets_ = {&sum_.out, &sum_.lse, &sum_.dq, &sum_.dk,
+                                                                            &sum_.dv};
+};
+
+}  // namespace
+
+DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dtype, std::uint64_t seed) {
+  const auto make = [&](std::uint64_t stream, std::int32_t heads) {
+    std::vector<float> tensor(at(tokens * heads * shape.head_dim));
+    for (std::size_t i = 0; i < tensor.size(); ++i) {
+      std::uint32_t exact = 0;
+      store_element(&exact, dtype, 0, random_normal(seed, stream, i));
+      tensor[i] = load_element(&exact, dtype, 0);
+    }
+    return tensor;
+  };
+  return {make(0, shape.heads), make(1, shape.kv_heads), make(2, shape.kv_heads), make(3, shape.heads)};
+}
+
+std::optional<RunResult> run_rank(const RunRequest& request, Transport& transport) {
+  RankResult own = RankRun(request, transport).run();
+  if (transport.rank() != 0) {
+    transport.wait(transport.begin(messages(0, own), {}, "verification results"));
+    return std::nullopt;
+  }
+  Gathering gathering(request);
+  gathering.add(0, own);
+  for (std::int32_t rank = 1; rank < transport.num_ranks(); ++rank) {
+    RankResult other = gathering.expect(rank);
+    transport.wait(transport.begin({}, messages(rank, other), "verification results"));
+    gathering.add(rank, other);
+  }
+  return gathering.take();
+}
+
+RunResult run_ranks(const RunRequest& request) {
+  std::optional<RunResult> result;
+  run_local_ranks(request.plan.mesh.num_ranks(), request.options.transport, [&](Transport& transport) {
+    std::optional<RunResult> gathered = run_rank(request, transport);
+    if (gathered) result = std::move(gathered);
+  });
+  return std::move(*result);
+}
+
+}  // namespace marble
