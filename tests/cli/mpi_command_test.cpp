@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "cli/run_command.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace marble::test {
+namespace {
+
+using testing::HasSubstr;
+
+const std::string kSmall = "--heads 2/1 --dim 16 --transport mpi ";
+const std::string kVerify = "MARBLE verify gemma3-docs --tokens 3000 --seed 1 " + kSmall;
+
+TEST(CommandLineOverMpi, ThreeProcessesPassAndOnePrints) {
+  const CommandResult result = run_mpi("-n 3 " + kVerify + "--ring 3 --dtype bf16 --json");
+  ASSERT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_EQ(result.json()["pass"], true);
+  EXPECT_EQ(result.json()["mesh"]["ring"], 3);
+}
+
+TEST(CommandLineOverMpi, MeshOfAnotherSizeIsRefused) {
+  const CommandResult result = run_mpi("-n 2 " + kVerify + "--ring 3");
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("marble: error: mpirun started 2 ranks but the mesh has 3"));
+}
+
+TEST(CommandLineOverMpi, RanksWithDifferentLayoutsAreRefused) {
+  const CommandResult result = run_mpi("-n 1 " + kVerify + "--ring 2 : -n 1 MARBLE verify gemma3-docs --tokens 3000 " +
+                                       "--seed 2 " + kSmall + "--ring 2");
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("marble: error: "));
+  EXPECT_THAT(result.err, HasSubstr("rank"));
+}
+
+}  // namespace
+}  // namespace marble::test
