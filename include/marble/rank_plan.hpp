@@ -134,10 +134,9 @@ struct Work {
   SectionRange forward_items;                          // into `items`
   SectionRange backward_items;
   std::int64_t tiles = 0;  // visible block pairs
-  std::int64_t pairs = 0;  // legal pairs
 };
 
-/// Local cast of a finished sum into a buffer of the caller's dtype ("finish"); `scale_by_softmax` for dQ and dK.
+/// Local cast of a finished sum into a buffer of the caller's dtype.
 struct Finish {
   std::int32_t source = 0;  // fp32 buffer, or kDQ: the backend's dQ accumulator
   std::int32_t target = 0;
@@ -174,7 +173,6 @@ struct RankPlanHeader {
   std::int64_t window = 0;
   std::int32_t clamp = 0;
   std::int32_t uses_tracks = 0;  // partial blocks need the four-track test
-  std::int64_t legal_pairs = 0;  // of this rank, one head
   static constexpr int kNumSections = 14;
   struct Section {
     std::uint64_t offset = 0;  // bytes from the start of the buffer, a multiple of 16

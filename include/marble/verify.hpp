@@ -43,7 +43,8 @@ struct VerifyOptions {
 };
 
 /// Relative Frobenius errors against dense fp64: of the distributed run, of one rank, and the first over the second
-/// (1 when both are 0). `rounding` is the error of the fp64 result rounded once to the dtype.
+/// (1 when both are 0). `rounding` is the error of the fp64 result rounded once to the dtype; of dq and dk, of the
+/// exact gradients that follow from an output rounded once, which is what any backward pass is given.
 struct VerifyError {
   double error = 0.0;
   double single_rank_error = 0.0;

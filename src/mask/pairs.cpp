@@ -18,34 +18,19 @@ constexpr std::int64_t triangle(std::int64_t n) {
   return n * (n - 1) / 2;
 }
 
-/// How the keys [begin, end) of an edge clamp(k + offset, low, high) fall: `at_low` of them on `low`, then `moving`
-/// ones on consecutive values from `first`, then `at_high` on `high`.
-struct EdgeSplit {
-  std::int64_t at_low, moving, at_high, first;
-};
-
-EdgeSplit split_edge(const VisibleEntry& entry, std::int64_t offset, std::int64_t low, std::int64_t high) {
-  const std::int64_t keys = entry.key_end - entry.key_begin;
-  if (offset == VisibleRule::kNoOffset) return {keys, 0, 0, low};
-  const std::int64_t at_low = std::clamp<std::int64_t>(low - offset + 1 - entry.key_begin, 0, keys);
-  const std::int64_t at_high = std::clamp<std::int64_t>(entry.key_end - (high - offset), 0, keys - at_low);
-  return {at_low, keys - at_low - at_high, at_high, entry.key_begin + at_low + offset};
-}
-
 /// An edge that only moves up never meets `high`.
 constexpr std::int64_t kUnbounded = std::int64_t{1} << 60;
 
-EdgeSplit split_lo(const VisibleEntry& entry) {
-  return split_edge(entry, entry.rule.lo_offset, entry.rule.lo_min, kUnbounded);
+EdgeSplit split_edge(const VisibleEntry& entry, std::int64_t offset, std::int64_t low, std::int64_t high) {
+  const std::int64_t keys = entry.key_end - entry.key_begin;
+  if (offset == VisibleRule::kNoOffset) return {low, high, keys, 0, 0, low};
+  const std::int64_t at_low = std::clamp<std::int64_t>(low - offset + 1 - entry.key_begin, 0, keys);
+  const std::int64_t at_high = std::clamp<std::int64_t>(entry.key_end - (high - offset), 0, keys - at_low);
+  return {low, high, at_low, keys - at_low - at_high, at_high, entry.key_begin + at_low + offset};
 }
 
-EdgeSplit split_hi(const VisibleEntry& entry) {
-  const std::int64_t low = std::min(entry.rule.hi_min, entry.rule.hi_max);
-  return split_edge(entry, entry.rule.hi_offset, low, entry.rule.hi_max);
-}
-
-std::int64_t sum_edge(const EdgeSplit& edge, std::int64_t low, std::int64_t high) {
-  return edge.at_low * low + edge.moving * edge.first + triangle(edge.moving) + edge.at_high * high;
+std::int64_t sum_edge(const EdgeSplit& edge) {
+  return edge.at_low * edge.low + edge.moving * edge.first + triangle(edge.moving) + edge.at_high * edge.high;
 }
 
 /// Twice the sum of a piecewise-linear count over all queries below x is a quadratic in x between its breakpoints. This
@@ -59,13 +44,13 @@ class BoundarySums {
         terms_(static_cast<std::size_t>((num_tokens + block - 1) / block) + 1) {}
 
   /// `sign` x the number of keys whose edge is at most q, as a function of q.
-  void add_edge(const EdgeSplit& edge, std::int64_t low, std::int64_t high, std::int64_t sign) {
-    if (edge.at_low > 0) add_jump(low, sign * edge.at_low);
+  void add_edge(const EdgeSplit& edge, std::int64_t sign) {
+    if (edge.at_low > 0) add_jump(edge.low, sign * edge.at_low);
     if (edge.moving > 0) {
       add_ramp(edge.first, sign);
       add_ramp(edge.first + edge.moving, -sign);
     }
-    if (edge.at_high > 0) add_jump(high, sign * edge.at_high);
+    if (edge.at_high > 0) add_jump(edge.high, sign * edge.at_high);
   }
 
   [[nodiscard]] std::vector<std::int64_t> per_block() const {
@@ -113,18 +98,24 @@ class BoundarySums {
 
 }  // namespace
 
+EdgeSplit split_lo(const VisibleEntry& entry) {
+  return split_edge(entry, entry.rule.lo_offset, entry.rule.lo_min, kUnbounded);
+}
+
+EdgeSplit split_hi(const VisibleEntry& entry) {
+  const std::int64_t low = std::min(entry.rule.hi_min, entry.rule.hi_max);
+  return split_edge(entry, entry.rule.hi_offset, low, entry.rule.hi_max);
+}
+
 std::int64_t count_pairs(const VisibleEntry& entry) {
-  const VisibleRule& rule = entry.rule;
-  return sum_edge(split_hi(entry), std::min(rule.hi_min, rule.hi_max), rule.hi_max) -
-         sum_edge(split_lo(entry), rule.lo_min, kUnbounded);
+  return sum_edge(split_hi(entry)) - sum_edge(split_lo(entry));
 }
 
 std::vector<std::int64_t> pairs_per_block(const Visibility& visibility, std::int64_t num_tokens, std::int64_t block) {
   BoundarySums sums(num_tokens, block);
   for (const VisibleEntry& entry : visibility.entries) {
-    const VisibleRule& rule = entry.rule;
-    sums.add_edge(split_lo(entry), rule.lo_min, kUnbounded, 1);
-    sums.add_edge(split_hi(entry), std::min(rule.hi_min, rule.hi_max), rule.hi_max, -1);
+    sums.add_edge(split_lo(entry), 1);
+    sums.add_edge(split_hi(entry), -1);
   }
   return sums.per_block();
 }

@@ -38,6 +38,16 @@ struct Visibility {
 /// The same from every pair of spans, without closed forms: slow and obvious.
 [[nodiscard]] Visibility make_visibility_pairwise(const CanonicalOrder& order, const MaskRule& rule);
 
+/// How the keys of an entry fall on one end of their ranges, an edge clamp(k + offset, low, high): `at_low` keys on
+/// `low`, then `moving` keys on consecutive values from `first`, then `at_high` keys on `high`.
+struct EdgeSplit {
+  std::int64_t low = 0, high = 0;
+  std::int64_t at_low = 0, moving = 0, at_high = 0;
+  std::int64_t first = 0;
+};
+[[nodiscard]] EdgeSplit split_lo(const VisibleEntry& entry);
+[[nodiscard]] EdgeSplit split_hi(const VisibleEntry& entry);
+
 [[nodiscard]] std::int64_t count_pairs(const VisibleEntry& entry);
 
 /// Legal pairs of the queries in each block of `block` canonical indices.

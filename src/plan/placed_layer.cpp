@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/placed_layer.hpp"
+
+#include "base/parallel.hpp"
+#include "plan/tile_map.hpp"
+
+#include <algorithm>
+#include <optional>
+
+namespace marble {
+namespace {
+
+PairDemand measure_pair(const RankRows& rows, const KeyBlocks& keys, std::int64_t block, std::vector<Run>& runs) {
+  PairDemand demand;
+  for (const KeyBlock& key_block : keys.blocks) {
+    runs.clear();
+    append_query_runs(keys, key_block, rows, block, runs);
+    if (runs.empty()) continue;
+    demand.needed_rows += key_block.rows;
+    ++demand.needed_blocks;
+    for (const Run& run : runs)
+      (run.block_class == BlockClass::full ? demand.full_tiles : demand.partial_tiles) += run.end - run.begin;
+  }
+  return demand;
+}
+
+/// The sum of rows.before(edge) over the keys of an edge.
+std::int64_t sum_rows(const RankRows& rows, const EdgeSplit& edge) {
+  std::int64_t sum = 0;
+  if (edge.at_low > 0) sum += edge.at_low * rows.before(edge.low);
+  if (edge.moving > 0) sum += rows.before_sum(edge.first + edge.moving) - rows.before_sum(edge.first);
+  if (edge.at_high > 0) sum += edge.at_high * rows.before(edge.high);
+  return sum;
+}
+
+}  // namespace
+
+PlacedLayer place_layer(const Plan& plan, const MaskRule& rule, int threads) {
+  PlacedLayer layer;
+  layer.order = canonical_order(plan.layout, plan.canonical);
+  layer.visibility = make_visibility(layer.order, plan.canonical, rule);
+  std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(plan.mesh.ring));
+  for (const Piece& piece : plan.pieces) pieces[static_cast<std::size_t>(piece.ring_rank)].push_back(piece);
+  std::vector<std::optional<RankRows>> rows(pieces.size());
+  layer.key_blocks.resize(pieces.size());
+  parallel_for(plan.mesh.ring, threads, [&](std::int64_t r) {
+    const auto rank = static_cast<std::size_t>(r);
+    layer.key_blocks[rank] = summarise_key_blocks(pieces[rank], layer.order, layer.visibility, plan.block);
+    rows[rank].emplace(std::move(pieces[rank]), layer.order.num_tokens, plan.block);
+  });
+  layer.rows.reserve(rows.size());
+  for (std::optional<RankRows>& rank_rows : rows) layer.rows.push_back(std::move(*rank_rows));
+  return layer;
+}
+
+std::vector<PairDemand> measure_demand(const PlacedLayer& layer, std::int64_t block, int threads) {
+  const std::size_t ring = layer.rows.size();
+  std::vector<PairDemand> demand(ring * ring);
+  parallel_for(static_cast<std::int64_t>(ring), threads, [&](std::int64_t r) {
+    std::vector<Run> runs;
+    const auto rank = static_cast<std::size_t>(r);
+    for (std::size_t j = 0; j < ring; ++j)
+      demand[rank * ring + j] = measure_pair(layer.rows[rank], layer.key_blocks[j], block, runs);
+  });
+  return demand;
+}
+
+std::int64_t count_pairs(const RankRows& rows, const KeyBlocks& keys, const Visibility& visibility) {
+  std::int64_t pairs = 0;
+  for (const Fragment& fragment : keys.fragments)
+    for (VisibleEntry entry : visibility.of_span(fragment.span)) {
+      entry.key_begin = std::max(entry.key_begin, fragment.canonical);
+      entry.key_end = std::min(entry.key_end, fragment.canonical + fragment.length);
+      if (entry.key_begin >= entry.key_end) continue;
+      pairs += sum_rows(rows, split_hi(entry)) - sum_rows(rows, split_lo(entry));
+    }
+  return pairs;
+}
+
+}  // namespace marble

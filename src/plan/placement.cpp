@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/placement.hpp"
+
+#include "marble/error.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace marble {
+namespace {
+
+/// The ring rank of every unit (block or stripe) of the canonical order.
+using Owners = std::vector<std::int32_t>;
+
+std::int64_t count_units(const PlacementInput& input, std::int64_t unit) {
+  return (input.num_tokens + unit - 1) / unit;
+}
+
+/// Blocks of ring rank r when they are shared out as equally as whole blocks allow.
+std::int64_t fair_share(std::int64_t blocks, std::int32_t ring, std::int64_t r) {
+  return blocks * (r + 1) / ring - blocks * r / ring;
+}
+
+void append(Owners& owners, std::int64_t count, std::int32_t rank) {
+  owners.insert(owners.end(), static_cast<std::size_t>(count), rank);
+}
+
+Owners contiguous(const PlacementInput& input) {
+  const std::int64_t blocks = count_units(input, input.block);
+  Owners owners;
+  for (std::int32_t r = 0; r < input.ring; ++r) append(owners, fair_share(blocks, input.ring, r), r);
+  return owners;
+}
+
+/// An early and a late run for each rank; the two sum to the rank's fair share.
+Owners zigzag(const PlacementInput& input) {
+  const std::int64_t blocks = count_units(input, input.block);
+  Owners owners;
+  for (std::int32_t r = 0; r < input.ring; ++r) append(owners, fair_share(blocks, input.ring, r) / 2, r);
+  for (std::int32_t r = input.ring - 1; r >= 0; --r) {
+    const std::int64_t share = fair_share(blocks, input.ring, r);
+    append(owners, share - share / 2, r);
+  }
+  return owners;
+}
+
+Owners striped(const PlacementInput& input) {
+  Owners owners(static_cast<std::size_t>(count_units(input, input.stripe)));
+  for (std::size_t i = 0; i < owners.size(); ++i)
+    owners[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(input.ring));
+  return owners;
+}
+
+/// Paper section 03: blocks by falling work, in rounds of R, every other round reversed; storage order stays canonical.
+Owners ptrr(const PlacementInput& input) {
+  const auto blocks = static_cast<std::size_t>(count_units(input, input.block));
+  ensure(input.block_work.size() == blocks, "work of {} blocks given for {}", input.block_work.size(), blocks);
+  std::vector<std::int32_t> by_work(blocks);
+  std::iota(by_work.begin(), by_work.end(), 0);
+  std::stable_sort(by_work.begin(), by_work.end(), [&](std::int32_t a, std::int32_t b) {
+    return input.block_work[static_cast<std::size_t>(a)] > input.block_work[static_cast<std::size_t>(b)];
+  });
+  Owners owners(blocks);
+  const auto ring = static_cast<std::size_t>(input.ring);
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const std::size_t round = i / ring, turn = i % ring;
+    owners[static_cast<std::size_t>(by_work[i])] = static_cast<std::int32_t>(round % 2 == 0 ? turn : ring - 1 - turn);
+  }
+  return owners;
+}
+
+std::vector<Piece> to_pieces(const Owners& owners, std::int64_t unit, const PlacementInput& input) {
+  std::vector<Piece> pieces;
+  std::vector<std::int64_t> next_row(static_cast<std::size_t>(input.ring), 0);
+  for (std::size_t i = 0; i < owners.size(); ++i) {
+    const std::int64_t begin = static_cast<std::int64_t>(i) * unit;
+    const std::int64_t length = std::min(unit, input.num_tokens - begin);
+    std::int64_t& row = next_row[static_cast<std::size_t>(owners[i])];
+    if (!pieces.empty() && pieces.back().ring_rank == owners[i])
+      pieces.back().length += length;
+    else
+      pieces.push_back({begin, length, row, owners[i]});
+    row += length;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+std::vector<Piece> place(Placement placement, const PlacementInput& input) {
+  switch (placement) {
+    case Placement::contiguous:
+      return to_pieces(contiguous(input), input.block, input);
+    case Placement::zigzag:
+      return to_pieces(zigzag(input), input.block, input);
+    case Placement::striped:
+      return to_pieces(striped(input), input.stripe, input);
+    case Placement::ptrr:
+      return to_pieces(ptrr(input), input.block, input);
+  }
+  throw InternalError("placement out of range");
+}
+
+std::int64_t ring_rows(std::int64_t num_tokens, std::int32_t ring, std::int64_t block) {
+  const std::int64_t blocks = (num_tokens + block - 1) / block;
+  return (blocks + ring - 1) / ring * block;
+}
+
+}  // namespace marble

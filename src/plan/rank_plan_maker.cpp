@@ -1,0 +1,213 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/rank_plan_maker.hpp"
+
+#include "base/parallel.hpp"
+
+#include "marble/error.hpp"
+
+#include <algorithm>
+
+namespace marble {
+namespace {
+
+template <typename T>
+std::int64_t size_of_section(const std::vector<T>& section) {
+  return static_cast<std::int64_t>(section.size());
+}
+
+}  // namespace
+
+RankPlanMaker::RankPlanMaker(const Plan& plan, const LayerPlan& layer, std::int32_t layer_index, std::int32_t rank,
+                             int threads)
+    : plan_(plan),
+      layer_(layer),
+      rank_(rank),
+      ring_rank_(rank / plan.mesh.ulysses),
+      ulysses_rank_(rank % plan.mesh.ulysses),
+      threads_(threads),
+      heads_(head_share(plan.model, plan.mesh.ulysses, ulysses_rank_)),
+      replicates_(replicates_key_heads(plan.model, plan.mesh.ulysses)),
+      placed_(place_layer(plan, layer.kind.rule, threads)) {
+  const std::int32_t ring = plan.mesh.ring;
+  const bool whole_shards = layer.strategy != Strategy::alltoall;
+  const auto here = static_cast<std::size_t>(ring_rank_);
+  fetches_.resize(static_cast<std::size_t>(ring));
+  deliveries_.resize(static_cast<std::size_t>(ring));
+  parallel_for(2 * ring, threads, [&](std::int64_t task) {
+    const auto distance = static_cast<std::int32_t>(task / 2);
+    const auto behind = static_cast<std::size_t>((ring_rank_ + ring - distance) % ring);
+    const auto ahead = static_cast<std::size_t>((ring_rank_ + distance) % ring);
+    if (task % 2 == 0)
+      fetches_[static_cast<std::size_t>(distance)] =
+          make_fetch_list(placed_.rows[here], placed_.key_blocks[behind], plan.block, whole_shards || distance == 0);
+    else if (distance > 0)
+      deliveries_[static_cast<std::size_t>(distance)] =
+          make_fetch_list(placed_.rows[ahead], placed_.key_blocks[here], plan.block, whole_shards);
+  });
+  local_rule_.assign(placed_.order.spans.size(), -1);
+  parts_.header.layer = static_cast<std::uint32_t>(layer_index);
+}
+
+RankPlan RankPlanMaker::make() {
+  add_header();
+  add_buffers();
+  add_query_segments();
+  add_works();
+  add_steps();
+  return assemble(parts_);
+}
+
+std::int64_t RankPlanMaker::slice_rows(std::int32_t ulysses_rank) const {
+  const std::int64_t tokens = plan_.ring_tokens[static_cast<std::size_t>(ring_rank_)];
+  return std::clamp<std::int64_t>(tokens - ulysses_rank * plan_.rows, 0, plan_.rows);
+}
+
+void RankPlanMaker::add_header() {
+  RankPlanHeader& header = parts_.header;
+  header.plan_digest = plan_.digest;
+  header.rank = rank_;
+  header.num_ranks = plan_.mesh.num_ranks();
+  header.heads = plan_.model.heads;
+  header.kv_heads = plan_.model.kv_heads;
+  header.local_heads = heads_.q.count;
+  header.local_kv_heads = heads_.kv.count;
+  header.head_dim = plan_.model.head_dim;
+  header.block = plan_.block;
+  header.rows = plan_.rows;
+  header.valid_rows = slice_rows(ulysses_rank_);
+  header.query_rows = plan_.rows * plan_.mesh.ulysses;
+  header.valid_query_rows = plan_.ring_tokens[static_cast<std::size_t>(ring_rank_)];
+  header.window = layer_.kind.rule.window;
+  header.clamp = layer_.kind.rule.clamp ? 1 : 0;
+  header.uses_tracks = layer_.uses_tracks ? 1 : 0;
+  const std::int32_t group = plan_.model.heads / plan_.model.kv_heads;
+  for (std::int32_t head = heads_.q.begin; head < heads_.q.end(); ++head)
+    parts_.head_map.push_back(head / group - heads_.kv.begin);
+}
+
+std::int32_t RankPlanMaker::add_buffer(std::int64_t rows, std::int32_t heads, BufferType type, bool scalar,
+                                       bool zeroed) {
+  parts_.buffers.push_back({rows, heads, type, scalar ? 1 : 0, zeroed ? 1 : 0});
+  return static_cast<std::int32_t>(parts_.buffers.size()) - 1;
+}
+
+void RankPlanMaker::add_buffers() {
+  const std::int32_t heads = plan_.model.heads, kv_heads = plan_.model.kv_heads;
+  const auto caller = [&](Tensor, std::int32_t count, bool scalar) {
+    return add_buffer(plan_.rows, count, scalar ? BufferType::fp32 : BufferType::io, scalar);
+  };
+  sides_.q = caller(Tensor::q, heads, false);
+  sides_.k = caller(Tensor::k, kv_heads, false);
+  sides_.v = caller(Tensor::v, kv_heads, false);
+  sides_.out = caller(Tensor::out, heads, false);
+  sides_.lse = caller(Tensor::lse, heads, true);
+  sides_.dout = caller(Tensor::dout, heads, false);
+  sides_.delta = caller(Tensor::delta, heads, true);
+  sides_.dq = caller(Tensor::dq, heads, false);
+  sides_.dk = caller(Tensor::dk, kv_heads, false);
+  sides_.dv = caller(Tensor::dv, kv_heads, false);
+
+  const std::int64_t rows = parts_.header.query_rows;
+  const std::int32_t q_count = heads_.q.count, kv_count = heads_.kv.count;
+  if (plan_.mesh.ulysses > 1) {
+    for (std::int32_t* side : {&sides_.q, &sides_.out, &sides_.dout, &sides_.dq})
+      *side = add_buffer(rows, q_count, BufferType::io);
+    for (std::int32_t* side : {&sides_.lse, &sides_.delta}) *side = add_buffer(rows, q_count, BufferType::fp32, true);
+    for (std::int32_t* side : {&sides_.k, &sides_.v}) *side = add_buffer(rows, kv_count, BufferType::io);
+    for (std::int32_t* side : {&sides_.dk, &sides_.dv})
+      if (!replicates_) *side = add_buffer(rows, kv_count, BufferType::io);
+  }
+  sides_.dk_sum = add_buffer(rows, kv_count, BufferType::fp32, false, true);
+  sides_.dv_sum = add_buffer(rows, kv_count, BufferType::fp32, false, true);
+  if (replicates_) {
+    sides_.dk_owner_sum = add_buffer(plan_.rows, kv_heads, BufferType::fp32, false, true);
+    sides_.dv_owner_sum = add_buffer(plan_.rows, kv_heads, BufferType::fp32, false, true);
+  }
+  for (std::int32_t s = 0; s < std::min(2, num_slices()); ++s) {
+    const auto slot = [&](BufferType type) { return add_buffer(layer_.slot_rows, kv_count, type); };
+    slots_[s] = {slot(BufferType::io), slot(BufferType::io), slot(BufferType::fp32), slot(BufferType::fp32)};
+  }
+}
+
+Segment RankPlanMaker::make_segment(const Fragment& fragment, std::int64_t row) {
+  const CanonicalSpan& span = placed_.order.spans[static_cast<std::size_t>(fragment.span)];
+  Segment segment{row,         fragment.length, fragment.canonical, fragment.canonical - span.shift(),
+                  span.sample, span.segment,    span.noise,         -1};
+  if (layer_.uses_tracks) return segment;
+  std::int32_t& rule = local_rule_[static_cast<std::size_t>(fragment.span)];
+  if (rule < 0) {
+    rule = static_cast<std::int32_t>(parts_.rules.size());
+    parts_.rules.push_back(placed_.visibility.of_span(fragment.span).front().rule);
+  }
+  segment.rule = rule;
+  return segment;
+}
+
+void RankPlanMaker::add_query_segments() {
+  for (const Fragment& fragment : placed_.key_blocks[static_cast<std::size_t>(ring_rank_)].fragments) {
+    Segment segment = make_segment(fragment, fragment.row);
+    if (!parts_.query_segments.empty()) {
+      Segment& last = parts_.query_segments.back();
+      if (last.canonical + last.length == segment.canonical && last.position + last.length == segment.position &&
+          last.rule == segment.rule && last.noise == segment.noise && last.segment == segment.segment &&
+          last.sample == segment.sample) {
+        last.length += segment.length;
+        continue;
+      }
+    }
+    parts_.query_segments.push_back(segment);
+  }
+}
+
+SectionRange RankPlanMaker::add_finishes(const std::vector<Finish>& finishes) {
+  const std::int64_t begin = size_of_section(parts_.finishes);
+  parts_.finishes.insert(parts_.finishes.end(), finishes.begin(), finishes.end());
+  return {begin, size_of_section(parts_.finishes)};
+}
+
+void RankPlanMaker::add_steps() {
+  const bool ulysses = plan_.mesh.ulysses > 1;
+  const Sides& s = sides_;
+  const auto caller = [](Tensor tensor) { return static_cast<std::int32_t>(tensor); };
+  std::int32_t scatter = -1, gather = -1, scatter_back = -1;
+  if (ulysses) {
+    scatter = add_scatter({{caller(Tensor::q), s.q}}, {{caller(Tensor::k), s.k}, {caller(Tensor::v), s.v}});
+    gather = add_gather({{s.out, caller(Tensor::out)}, {s.lse, caller(Tensor::lse)}}, {});
+    scatter_back = add_scatter({{caller(Tensor::q), s.q},
+                                {caller(Tensor::dout), s.dout},
+                                {caller(Tensor::lse), s.lse},
+                                {caller(Tensor::delta), s.delta}},
+                               {{caller(Tensor::k), s.k}, {caller(Tensor::v), s.v}});
+  }
+  for (std::int32_t w = 0; w <= num_slices(); ++w) {
+    const std::int32_t fetch = w > 0 ? add_fetch(w) : -1;
+    parts_.forward_steps.push_back(
+        {.fetch = w > 0 ? fetch : scatter, .work = w, .give_back = w == num_slices() ? gather : -1});
+    parts_.backward_steps.push_back(
+        {.fetch = w > 0 ? fetch : scatter_back, .work = w, .give_back = w > 0 ? add_give_back(w) : -1});
+  }
+  Step finish{};
+  if (!replicates_) {
+    finish.finishes = add_finishes({{Finish::kDQ, s.dq}, {s.dk_sum, s.dk}, {s.dv_sum, s.dv}});
+    if (ulysses)
+      finish.give_back =
+          add_gather({{s.dq, caller(Tensor::dq)}}, {{s.dk, caller(Tensor::dk)}, {s.dv, caller(Tensor::dv)}});
+    parts_.backward_steps.push_back(finish);
+    return;
+  }
+  finish.finishes = add_finishes({{Finish::kDQ, s.dq}});
+  finish.give_back = add_gather({{s.dq, caller(Tensor::dq)}}, {{s.dk_sum, s.dk_owner_sum}, {s.dv_sum, s.dv_owner_sum}});
+  parts_.backward_steps.push_back(finish);
+  parts_.backward_steps.push_back(
+      {.finishes = add_finishes({{s.dk_owner_sum, caller(Tensor::dk)}, {s.dv_owner_sum, caller(Tensor::dv)}})});
+}
+
+RankPlan make_rank_plan(const Plan& plan, std::int32_t rank, std::int32_t layer, int threads) {
+  require(rank >= 0 && rank < plan.mesh.num_ranks(), "rank {} is not in 0..{}", rank, plan.mesh.num_ranks() - 1);
+  require(layer >= 0 && layer < static_cast<std::int32_t>(plan.layers.size()), "layer kind {} is not in 0..{}", layer,
+          plan.layers.size() - 1);
+  return RankPlanMaker(plan, plan.layers[static_cast<std::size_t>(layer)], layer, rank, threads).make();
+}
+
+}  // namespace marble
