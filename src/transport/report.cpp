@@ -18,6 +18,10 @@ std::string with_commas(std::int64_t value) {
   return digits;
 }
 
+std::string describe_bytes(std::int64_t bytes) {
+  return with_commas(bytes) + (bytes == 1 ? " byte" : " bytes");
+}
+
 std::string describe_ranks(std::span<const std::size_t> ranks) {
   constexpr std::size_t kMostNamed = 8;
   const std::size_t named = std::min(kMostNamed, ranks.size());
@@ -41,8 +45,8 @@ void check_messages(std::span<const Message> messages, std::int32_t num_ranks, s
 
 std::string describe_messages(std::span<const std::int64_t> sizes) {
   const auto bytes = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
-  return fmt::format("{} of {} bytes", sizes.size() == 1 ? "a message" : fmt::format("{} messages", sizes.size()),
-                     with_commas(bytes));
+  return fmt::format("{} of {}", sizes.size() == 1 ? "a message" : fmt::format("{} messages", sizes.size()),
+                     describe_bytes(bytes));
 }
 
 std::string describe_timeout(std::int32_t rank, std::chrono::milliseconds limit, std::span<const std::int64_t> sizes,
@@ -58,9 +62,9 @@ void check_sizes(std::int32_t rank, std::int32_t peer, std::string_view label, s
                                      describe_messages(expected), peer, label, describe_messages(sent)));
   for (std::size_t i = 0; i < expected.size(); ++i)
     if (expected[i] != sent[i])
-      throw TransportError(
-          fmt::format("rank {} expected {} bytes in message {} of {} from rank {} in '{}', which sent {}", rank,
-                      with_commas(expected[i]), i, expected.size(), peer, label, with_commas(sent[i])));
+      throw TransportError(fmt::format("rank {} expected {} in message {} of {} from rank {} in '{}', which sent {}",
+                                       rank, describe_bytes(expected[i]), i, expected.size(), peer, label,
+                                       with_commas(sent[i])));
 }
 
 void check_agreement(std::span<const std::uint64_t> values, std::string_view what) {
