@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/dense_reference.hpp"
 
+#include "base/numeric.hpp"
 #include "base/parallel.hpp"
 #include "verify/dense_tile.hpp"
 
@@ -21,6 +22,12 @@ using dense::kTile;
 
 std::size_t at(std::int64_t index) {
   return static_cast<std::size_t>(index);
+}
+
+double round_once(double value, DType dtype) {
+  std::uint32_t rounded = 0;
+  store_element(&rounded, dtype, 0, static_cast<float>(value));
+  return static_cast<double>(load_element(&rounded, dtype, 0));
 }
 
 /// A tile of tokens against a tile of tokens, at least one pair of it legal.
@@ -85,16 +92,13 @@ class DenseMask {
 
 /// Memory of one task.
 struct Scratch {
-  explicit Scratch(std::int64_t dim)
-      : q(at(kTile * dim)),
-        k(at(kTile * dim)),
-        v(at(kTile * dim)),
-        dout(at(kTile * dim)),
-        sum_a(at(kTile * dim)),
-        sum_b(at(kTile * dim)) {}
-  std::vector<double> q, k, v, dout;  // inputs of a tile
-  std::vector<double> sum_a, sum_b;   // results of a task
-  std::array<double, kTile> max{}, sum{};
+  explicit Scratch(std::int64_t dim) {
+    for (std::vector<double>* part : {&q, &k, &v, &dout, &out, &dq, &dk, &dv, &change}) part->resize(at(kTile * dim));
+  }
+  std::vector<double> q, k, v, dout;            // inputs of a tile
+  std::vector<double> out, dq, dk, dv, change;  // results of a task, [dim][rows]
+  std::array<double, kTile> max{}, sum{};       // online softmax
+  std::array<double, kTile> lse{}, delta{}, delta_change{};
   std::array<std::uint8_t, kTile * kTile> mask{};
 };
 
@@ -107,6 +111,9 @@ class Reference {
     result_.lse.resize(at(tokens * shape.heads));
     if (!options.backward) return;
     delta_.resize(result_.lse.size());
+    delta_change_.resize(result_.lse.size());
+    result_.dq_stored.resize(inputs.q.size());
+    result_.dk_stored.resize(inputs.k.size());
     result_.dq.resize(inputs.q.size());
     result_.dk.resize(inputs.k.size());
     result_.dv.resize(inputs.v.size());
@@ -149,13 +156,14 @@ class Reference {
     }
   }
 
-  /// Stores sums [dim][rows] of a tile.
-  void store(const std::vector<double>& sums, std::int32_t heads, std::int64_t tile, std::int32_t head,
-             std::vector<double>& tensor) const {
+  /// Stores a tile's results, value(i) of [dim][rows].
+  template <typename T, typename Value>
+  void store(std::vector<T>& tensor, std::int32_t heads, std::int64_t tile, std::int32_t head, Value&& value) const {
     const std::int64_t dim = shape_.head_dim;
     for (std::int64_t row = 0; row < mask_.size(tile); ++row)
       for (std::int64_t d = 0; d < dim; ++d)
-        tensor[at(((mask_.begin(tile) + row) * heads + head) * dim + d)] = sums[at(d * mask_.size(tile) + row)];
+        tensor[at(((mask_.begin(tile) + row) * heads + head) * dim + d)] =
+            static_cast<T>(value(at(d * mask_.size(tile) + row)));
   }
 
   void load_keys(std::int64_t tile, std::int32_t head, Scratch& scratch) const {
@@ -182,44 +190,55 @@ class Reference {
     scratch.max.fill(-std::numeric_limits<double>::infinity());
     for (const TilePair& pair : mask_.keys_of(tile)) {
       load_keys(pair.other, kv_head(head), scratch);
-      dense::attend(make_tile(tile, pair.other, pair.all_legal, scratch), scratch.sum_a.data(), scratch.max.data(),
+      dense::attend(make_tile(tile, pair.other, pair.all_legal, scratch), scratch.out.data(), scratch.max.data(),
                     scratch.sum.data());
     }
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const double sum = scratch.sum[at(row)];
-      for (std::int64_t d = 0; d < shape_.head_dim; ++d)
-        scratch.sum_a[at(d * rows + row)] = sum > 0 ? scratch.sum_a[at(d * rows + row)] / sum : 0.0;
-      result_.lse[at((mask_.begin(tile) + row) * shape_.heads + head)] = scratch.max[at(row)] + std::log(sum);
-    }
-    store(scratch.sum_a, shape_.heads, tile, head, result_.out);
+    for (std::int64_t row = 0; row < rows; ++row)
+      result_.lse[scalar(tile, row, shape_.heads, head)] = scratch.max[at(row)] + std::log(scratch.sum[at(row)]);
+    store(result_.out, shape_.heads, tile, head, [&](std::size_t i) {
+      const double sum = scratch.sum[i % at(rows)];
+      return sum > 0 ? scratch.out[i] / sum : 0.0;
+    });
   }
 
-  /// LSE and delta of a tile's rows, into scratch.max and scratch.sum.
+  [[nodiscard]] std::size_t scalar(std::int64_t tile, std::int64_t row, std::int32_t heads, std::int32_t head) const {
+    return at((mask_.begin(tile) + row) * heads + head);
+  }
+
+  /// delta of a tile's rows, and what rounding the output once adds to it.
+  void make_delta(std::int64_t tile, std::int32_t head) {
+    for (std::int64_t row = 0; row < mask_.size(tile); ++row) {
+      const std::size_t index = scalar(tile, row, shape_.heads, head);
+      for (std::size_t e = index * at(shape_.head_dim); e < (index + 1) * at(shape_.head_dim); ++e) {
+        const double dout = static_cast<double>(inputs_.dout[e]);
+        delta_[index] += result_.out[e] * dout;
+        delta_change_[index] += (round_once(result_.out[e], options_.dtype) - result_.out[e]) * dout;
+      }
+    }
+  }
+
   dense::Gradient load_gradient(std::int64_t tile, std::int32_t head, Scratch& scratch) const {
     load(inputs_.dout, shape_.heads, tile, head, scratch.dout);
     for (std::int64_t row = 0; row < mask_.size(tile); ++row) {
-      const std::size_t scalar = at((mask_.begin(tile) + row) * shape_.heads + head);
-      scratch.max[at(row)] = result_.lse[scalar];
-      scratch.sum[at(row)] = delta_[scalar];
+      const std::size_t index = scalar(tile, row, shape_.heads, head);
+      scratch.lse[at(row)] = result_.lse[index];
+      scratch.delta[at(row)] = delta_[index];
+      scratch.delta_change[at(row)] = delta_change_[index];
     }
-    return {scratch.dout.data(), scratch.max.data(), scratch.sum.data()};
+    return {scratch.dout.data(), scratch.lse.data(), scratch.delta.data(), scratch.delta_change.data()};
   }
 
   void query_gradient(std::int64_t tile, std::int32_t head, Scratch& scratch) {
-    const std::int64_t dim = shape_.head_dim;
-    for (std::int64_t row = 0; row < mask_.size(tile); ++row) {
-      const std::int64_t scalar = (mask_.begin(tile) + row) * shape_.heads + head;
-      double delta = 0.0;
-      for (std::int64_t d = 0; d < dim; ++d)
-        delta += result_.out[at(scalar * dim + d)] * static_cast<double>(inputs_.dout[at(scalar * dim + d)]);
-      delta_[at(scalar)] = delta;
-    }
+    make_delta(tile, head);
     const dense::Gradient gradient = load_gradient(tile, head, scratch);
     for (const TilePair& pair : mask_.keys_of(tile)) {
       load_keys(pair.other, kv_head(head), scratch);
-      dense::add_query_gradient(make_tile(tile, pair.other, pair.all_legal, scratch), gradient, scratch.sum_b.data());
+      dense::add_query_gradient(make_tile(tile, pair.other, pair.all_legal, scratch), gradient, scratch.dq.data(),
+                                scratch.change.data());
     }
-    store(scratch.sum_b, shape_.heads, tile, head, result_.dq);
+    store(result_.dq, shape_.heads, tile, head, [&](std::size_t i) { return scratch.dq[i]; });
+    store(result_.dq_stored, shape_.heads, tile, head,
+          [&](std::size_t i) { return scratch.dq[i] + scratch.change[i]; });
   }
 
   void key_gradient(std::int64_t tile, std::int32_t head) {
@@ -230,11 +249,13 @@ class Reference {
       for (const TilePair& pair : mask_.queries_of(tile)) {
         load(inputs_.q, shape_.heads, pair.other, q_head, scratch.q);
         const dense::Gradient gradient = load_gradient(pair.other, q_head, scratch);
-        dense::add_key_gradient(make_tile(pair.other, tile, pair.all_legal, scratch), gradient, scratch.sum_a.data(),
-                                scratch.sum_b.data());
+        dense::add_key_gradient(make_tile(pair.other, tile, pair.all_legal, scratch), gradient, scratch.dk.data(),
+                                scratch.dv.data(), scratch.change.data());
       }
-    store(scratch.sum_a, shape_.kv_heads, tile, head, result_.dk);
-    store(scratch.sum_b, shape_.kv_heads, tile, head, result_.dv);
+    store(result_.dk, shape_.kv_heads, tile, head, [&](std::size_t i) { return scratch.dk[i]; });
+    store(result_.dv, shape_.kv_heads, tile, head, [&](std::size_t i) { return scratch.dv[i]; });
+    store(result_.dk_stored, shape_.kv_heads, tile, head,
+          [&](std::size_t i) { return scratch.dk[i] + scratch.change[i]; });
   }
 
   const DenseMask& mask_;
@@ -244,7 +265,7 @@ class Reference {
   std::thread::id caller_;
   std::int64_t num_tasks_ = 0;
   std::atomic<std::int64_t> done_{0};
-  std::vector<double> delta_;
+  std::vector<double> delta_, delta_change_;
   DenseResult result_;
 };
 

@@ -27,13 +27,17 @@ struct DenseInputs {
   std::vector<float> q, k, v, dout;
 };
 
-/// Shapes of the inputs; lse [tokens, heads]. A row without a legal key has output 0 and LSE -inf.
+/// Shapes of the inputs; lse [tokens, heads]. A row without a legal key has output 0 and LSE -inf. A backward pass is
+/// given the output that forward stored, so rounding it changes the gradients through delta = rowsum(out * dout);
+/// dq_stored and dk_stored are the exact gradients that follow from the output rounded once to the inputs' dtype.
 struct DenseResult {
   std::vector<double> out, lse, dq, dk, dv;
+  std::vector<float> dq_stored, dk_stored;
 };
 
 struct DenseOptions {
   AttentionOptions attention;
+  DType dtype = DType::fp32;
   bool backward = true;
   int threads = 1;
   std::function<void(double)> progress;  // fraction done, from the calling thread

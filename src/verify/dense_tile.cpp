@@ -37,9 +37,9 @@ void set_illegal(const Tile& tile, Scores& s, double value) {
   s = (Mask(tile.mask, tile.rows, tile.keys) == 0).select(value, s);
 }
 
-/// Probabilities, and the gradient of the loss with respect to q.k.
+/// Probabilities, the gradient of the loss with respect to q.k, and its change when delta changes.
 struct Derivatives {
-  Scores p, ds;
+  Scores p, ds, ds_change;
 };
 
 Derivatives derivatives(const Tile& tile, const Gradient& gradient) {
@@ -48,8 +48,10 @@ Derivatives derivatives(const Tile& tile, const Gradient& gradient) {
   result.p = (s.colwise() - ConstVector(gradient.lse, tile.rows)).exp();
   set_illegal(tile, result.p, 0.0);
   const Scores dp = (queries(tile, gradient.dout) * keys(tile, tile.v).transpose()).array();
-  result.ds = result.p * (dp.colwise() - ConstVector(gradient.delta, tile.rows)) * tile.scale;
-  if (tile.softcap > 0) result.ds *= 1.0 - (s / tile.softcap).square();
+  Scores slope = result.p * tile.scale;
+  if (tile.softcap > 0) slope *= 1.0 - (s / tile.softcap).square();
+  result.ds = slope * (dp.colwise() - ConstVector(gradient.delta, tile.rows));
+  result.ds_change = slope.colwise() * -ConstVector(gradient.delta_change, tile.rows);
   return result;
 }
 
@@ -73,13 +75,16 @@ void attend(const Tile& tile, double* out_data, double* max_data, double* sum_da
   max = new_max;
 }
 
-void add_query_gradient(const Tile& tile, const Gradient& gradient, double* dq) {
-  Matrix(dq, tile.rows, tile.dim).noalias() += derivatives(tile, gradient).ds.matrix() * keys(tile, tile.k);
+void add_query_gradient(const Tile& tile, const Gradient& gradient, double* dq, double* dq_change) {
+  const Derivatives d = derivatives(tile, gradient);
+  Matrix(dq, tile.rows, tile.dim).noalias() += d.ds.matrix() * keys(tile, tile.k);
+  Matrix(dq_change, tile.rows, tile.dim).noalias() += d.ds_change.matrix() * keys(tile, tile.k);
 }
 
-void add_key_gradient(const Tile& tile, const Gradient& gradient, double* dk, double* dv) {
+void add_key_gradient(const Tile& tile, const Gradient& gradient, double* dk, double* dv, double* dk_change) {
   const Derivatives d = derivatives(tile, gradient);
   Matrix(dk, tile.keys, tile.dim).noalias() += d.ds.matrix().transpose() * queries(tile, tile.q);
+  Matrix(dk_change, tile.keys, tile.dim).noalias() += d.ds_change.matrix().transpose() * queries(tile, tile.q);
   Matrix(dv, tile.keys, tile.dim).noalias() += d.p.matrix().transpose() * queries(tile, gradient.dout);
 }
 

@@ -25,20 +25,22 @@ struct Tile {
   const std::uint8_t* mask = nullptr;
 };
 
-/// What the backward tiles need besides; lse and delta per query row.
+/// What the backward tiles need besides; lse and delta per query row. `delta_change` is what rounding the output adds
+/// to delta: it yields gradients of its own, so that the effect can be told apart.
 struct Gradient {
   const double* dout = nullptr;
   const double* lse = nullptr;
   const double* delta = nullptr;
+  const double* delta_change = nullptr;
 };
 
 /// Adds the tile to the online softmax state: out [dim][rows] (unnormalised), max and sum per row.
 void attend(const Tile& tile, double* out, double* max, double* sum);
 
-/// Adds the tile's share to dq [dim][rows].
-void add_query_gradient(const Tile& tile, const Gradient& gradient, double* dq);
+/// Adds the tile's share to dq [dim][rows], and to the change of dq.
+void add_query_gradient(const Tile& tile, const Gradient& gradient, double* dq, double* dq_change);
 
-/// Adds the tile's share to dk and dv, [dim][keys].
-void add_key_gradient(const Tile& tile, const Gradient& gradient, double* dk, double* dv);
+/// Adds the tile's share to dk and dv, [dim][keys], and to the change of dk.
+void add_key_gradient(const Tile& tile, const Gradient& gradient, double* dk, double* dv, double* dk_change);
 
 }  // namespace marble::dense

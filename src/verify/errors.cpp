@@ -47,12 +47,13 @@ class Judge {
     if (!holds) result_.failures.push_back(fmt::format(message, std::forward<Args>(args)...));
   }
 
-  VerifyError tensor(std::string_view name, std::span<const float> distributed, std::span<const float> single,
-                     std::span<const double> truth, double natural) {
+  template <typename T>
+  VerifyError tensor(std::string_view name, const std::vector<float>& distributed, const std::vector<float>& single,
+                     const std::vector<T>& exact, const std::vector<double>& truth, double natural) {
     VerifyError error;
     error.error = relative_error(distributed, truth, natural);
     error.single_rank_error = relative_error(single, truth, natural);
-    error.rounding = rounding_error(truth, dtype_, natural);
+    error.rounding = rounding_error<T>(exact, truth, dtype_, natural);
     error.ratio = error.error == 0.0 && error.single_rank_error == 0.0 ? 1.0 : error.error / error.single_rank_error;
     if (dtype_ == DType::fp32) {
       expect(error.error <= kMaxFp32Error, "{}: error {:.3g} is over {:.3g}", name, error.error, kMaxFp32Error);
@@ -83,13 +84,16 @@ double relative_error(std::span<const float> values, std::span<const double> tru
   return relative_distance(truth, natural, [&](std::size_t i) { return values[i]; });
 }
 
-double rounding_error(std::span<const double> truth, DType dtype, double natural) {
+template <typename T>
+double rounding_error(std::span<const T> exact, std::span<const double> truth, DType dtype, double natural) {
   return relative_distance(truth, natural, [&](std::size_t i) {
     std::uint32_t rounded = 0;
-    store_element(&rounded, dtype, 0, static_cast<float>(truth[i]));
+    store_element(&rounded, dtype, 0, static_cast<float>(exact[i]));
     return load_element(&rounded, dtype, 0);
   });
 }
+template double rounding_error(std::span<const float>, std::span<const double>, DType, double);
+template double rounding_error(std::span<const double>, std::span<const double>, DType, double);
 
 double largest_difference(std::span<const float> values, std::span<const double> truth) {
   double largest = 0.0;
@@ -104,13 +108,13 @@ double largest_difference(std::span<const float> values, std::span<const double>
 void judge(const RunResult& distributed, const RunResult& single, const DenseResult& truth, const DenseInputs& inputs,
            const VerifyOptions& options, VerifyResult& result) {
   Judge judge(options.dtype, result);
-  result.out = judge.tensor("out", distributed.out, single.out, truth.out, norm<float>(inputs.v));
+  result.out = judge.tensor("out", distributed.out, single.out, truth.out, truth.out, norm<float>(inputs.v));
   if (!options.forward_only) {
     const double natural = norm<float>(inputs.dout);
     const double scaled = natural * options.attention.softmax_scale;
-    result.dq = judge.tensor("dq", distributed.dq, single.dq, truth.dq, scaled);
-    result.dk = judge.tensor("dk", distributed.dk, single.dk, truth.dk, scaled);
-    result.dv = judge.tensor("dv", distributed.dv, single.dv, truth.dv, natural);
+    result.dq = judge.tensor("dq", distributed.dq, single.dq, truth.dq_stored, truth.dq, scaled);
+    result.dk = judge.tensor("dk", distributed.dk, single.dk, truth.dk_stored, truth.dk, scaled);
+    result.dv = judge.tensor("dv", distributed.dv, single.dv, truth.dv, truth.dv, natural);
   }
   result.lse_error = largest_difference(distributed.lse, truth.lse);
   result.single_rank_lse_error = largest_difference(single.lse, truth.lse);

@@ -22,8 +22,10 @@ inline constexpr double kMaxLseError = 2e-5;     // any dtype: largest absolute 
 /// takes its place: a gradient that cancels exactly has no relative error of its own.
 [[nodiscard]] double relative_error(std::span<const float> values, std::span<const double> truth, double natural);
 
-/// Error of rounding `truth` once to `dtype`.
-[[nodiscard]] double rounding_error(std::span<const double> truth, DType dtype, double natural);
+/// Error of `exact` rounded once to `dtype`; `exact` is the truth, or what follows exactly from a stored output.
+template <typename T>
+[[nodiscard]] double rounding_error(std::span<const T> exact, std::span<const double> truth, DType dtype,
+                                    double natural);
 
 /// Largest absolute difference; 0 where both are -inf, and infinity where one is not finite alone.
 [[nodiscard]] double largest_difference(std::span<const float> values, std::span<const double> truth);

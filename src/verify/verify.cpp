@@ -73,7 +73,7 @@ class Verification {
     const RunResult single = run_ranks(
         {single_plan, inputs_, options_, threads_, part(options_.progress, kRunShare, kRunShare, "one rank")});
     const VerifyProgress progress = part(options_.progress, 2 * kRunShare, 1.0 - 2 * kRunShare, "fp64 reference");
-    DenseOptions dense{options_.attention, !options_.forward_only, threads_, {}};
+    DenseOptions dense{options_.attention, options_.dtype, !options_.forward_only, threads_, {}};
     if (progress) dense.progress = [&](double fraction) { progress(fraction, {}); };
     const MaskRule& rule = plan_.layers[static_cast<std::size_t>(options_.layer)].kind.rule;
     const DenseResult truth = dense_reference(plan_.layout, rule, shape(), inputs_, dense);
