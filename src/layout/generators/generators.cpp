@@ -6,8 +6,6 @@
 
 #include "marble/error.hpp"
 
-#include <fmt/ranges.h>
-
 namespace marble {
 namespace {
 
@@ -37,7 +35,7 @@ std::size_t find(std::string_view name) {
     if (infos[i].name == name) return i;
     names.push_back(infos[i].name);
   }
-  throw InvalidArgument(fmt::format("generator '{}' is not one of {}", name, fmt::join(names, ", ")));
+  throw InvalidArgument(fmt::format("generator '{}' is not one of {}", name, comma_separated(names)));
 }
 
 }  // namespace

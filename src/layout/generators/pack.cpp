@@ -37,16 +37,27 @@ bool trim_text(Sample& sample, std::int64_t room) {
   return excess <= 0;
 }
 
+/// Draws under `limits`, lowering limits.items to what was used; empty when the sample does not fit in `room`.
+Sample try_draw(const Recipe& recipe, const Random& random, SampleLimits& limits, std::int64_t room) {
+  Sample sample = recipe.draw(random, limits);
+  if (!trim_text(sample, room)) sample.clear();
+  return sample;
+}
+
 /// The sample as drawn when it fits in `room`, else its largest form that does; empty when none does.
 Sample draw_within(const Recipe& recipe, const Random& random, std::int64_t room) {
-  for (const std::int64_t detail : {100, 75, 50, 25, 0}) {
-    SampleLimits limits{.detail_percent = detail};
+  constexpr std::int64_t kDetailStep = 10;
+  SampleLimits smallest{.items = 1, .detail_percent = 0};
+  for (SampleLimits limits; limits.detail_percent >= 0;
+       limits = {.detail_percent = limits.detail_percent - kDetailStep}) {
     while (true) {
-      Sample sample = recipe.draw(random, limits);
-      if (trim_text(sample, room)) return sample;
+      Sample sample = try_draw(recipe, random, limits, room);
+      if (!sample.empty()) return sample;
       if (limits.items <= 1) break;
       limits.items -= std::max<std::int64_t>(1, limits.items / 32);
     }
+    const bool first = limits.detail_percent == 100;
+    if (first && try_draw(recipe, random, smallest, room).empty()) return {};  // spares the search
   }
   return {};
 }

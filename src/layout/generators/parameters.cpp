@@ -4,8 +4,6 @@
 
 #include "marble/error.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 
@@ -25,11 +23,20 @@ std::vector<std::string_view> names(const GeneratorInfo& info) {
 
 }  // namespace
 
+std::string comma_separated(std::span<const std::string_view> words) {
+  std::string text;
+  for (const std::string_view word : words) {
+    if (!text.empty()) text += ", ";
+    text += word;
+  }
+  return text;
+}
+
 ParameterReader::ParameterReader(const GeneratorInfo& info, const GeneratorParameters& given)
     : info_(info), given_(given) {
   for (const auto& [name, value] : given)
     require(find(info, name) != nullptr, "{} has no parameter '{}'; it has: {}", info.name, name,
-            info.parameters.empty() ? "none" : fmt::format("{}", fmt::join(names(info), ", ")));
+            info.parameters.empty() ? "none" : comma_separated(names(info)));
 }
 
 std::string_view ParameterReader::text(std::string_view name) const {
@@ -52,7 +59,7 @@ std::int64_t ParameterReader::integer(std::string_view name, std::int64_t low, s
 std::string_view ParameterReader::one_of(std::string_view name, std::initializer_list<std::string_view> choices) const {
   const std::string_view value = text(name);
   require(std::ranges::find(choices, value) != choices.end(), "{}: {} '{}' is not one of {}", info_.name, name, value,
-          fmt::join(choices, ", "));
+          comma_separated({choices.begin(), choices.end()}));
   return value;
 }
 

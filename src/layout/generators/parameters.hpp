@@ -8,9 +8,14 @@
 #include "marble/generators.hpp"
 
 #include <initializer_list>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace marble {
+
+/// "a, b, c", as refusals list what they would accept.
+[[nodiscard]] std::string comma_separated(std::span<const std::string_view> words);
 
 class ParameterReader {
  public:

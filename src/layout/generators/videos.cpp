@@ -10,7 +10,7 @@ namespace marble {
 VideoTask draw_video_task(Random& random) {
   // Rates in thousandths of the whole mixture: captions .049, question answering .182 (split by us), points and tracks
   // .136 each.
-  constexpr std::array<std::int64_t, 6> kRates = {49, 70, 46, 66, 136, 136};
+  constexpr std::array<std::int64_t, 6> kRates = {49, 36, 28, 118, 136, 136};
   return static_cast<VideoTask>(random.pick(kRates));
 }
 
