@@ -63,7 +63,7 @@ std::int64_t dq_floats(const RankPlanHeader& header) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(int num_threads) : num_threads_(num_threads), kernels_(best_kernels()) {
+CpuBackend::CpuBackend(int num_threads, const Kernels& kernels) : num_threads_(num_threads), kernels_(kernels) {
   require(num_threads >= 0, "num_threads {} is negative; 0 means all cores", num_threads);
   if (num_threads_ == 0) num_threads_ = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
@@ -219,7 +219,10 @@ void CpuBackend::backward(const BoundPlan& plan, std::int32_t work, const Backwa
 namespace marble {
 
 std::unique_ptr<Backend> make_cpu_backend(int num_threads) {
-  return std::make_unique<cpu::CpuBackend>(num_threads);
+  const std::vector<const cpu::Kernels*> usable = cpu::usable_kernels();
+  if (usable.empty())
+    throw BackendError("this processor lacks AVX2 or FMA; build with MARBLE_ARCH empty for any x86-64");
+  return std::make_unique<cpu::CpuBackend>(num_threads, *usable.front());
 }
 
 }  // namespace marble

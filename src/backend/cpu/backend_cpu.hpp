@@ -16,7 +16,8 @@ namespace marble::cpu {
 /// Attention on the cores of one process. Results do not depend on the number of threads.
 class CpuBackend final : public Backend {
  public:
-  explicit CpuBackend(int num_threads);
+  /// `num_threads` 0: all cores.
+  CpuBackend(int num_threads, const Kernels& kernels);
 
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
   void check_supported(const RankPlan& plan, DType dtype, const AttentionOptions& options) const override;

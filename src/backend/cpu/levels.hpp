@@ -4,9 +4,11 @@
 
 #include "backend/cpu/kernels.hpp"
 
+#include <vector>
+
 namespace marble::cpu {
 
-/// The kernels compiled for the best processor level that this machine has. Throws BackendError when it has none.
-[[nodiscard]] const Kernels& best_kernels();
+/// The kernels that this machine can run, best first; empty when it can run none.
+[[nodiscard]] std::vector<const Kernels*> usable_kernels();
 
 }  // namespace marble::cpu

@@ -10,8 +10,8 @@ namespace chosen {
 const Kernels& kernels();
 }
 
-const Kernels& best_kernels() {
-  return chosen::kernels();
+std::vector<const Kernels*> usable_kernels() {
+  return {&chosen::kernels()};
 }
 
 }  // namespace marble::cpu

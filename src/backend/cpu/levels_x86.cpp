@@ -4,8 +4,6 @@
 
 #include "backend/cpu/levels.hpp"
 
-#include "marble/error.hpp"
-
 namespace marble::cpu {
 
 namespace avx2 {
@@ -15,13 +13,15 @@ namespace avx512 {
 const Kernels& kernels();
 }
 
-const Kernels& best_kernels() {
+std::vector<const Kernels*> usable_kernels() {
+  std::vector<const Kernels*> usable;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
+    return usable;
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return avx512::kernels();
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("bmi2"))
-    throw BackendError("this processor lacks AVX2 or FMA; build with -DMARBLE_ARCH= (empty) for any x86-64");
-  return avx2::kernels();
+    usable.push_back(&avx512::kernels());
+  usable.push_back(&avx2::kernels());
+  return usable;
 }
 
 }  // namespace marble::cpu
