@@ -177,6 +177,7 @@ void print_balance(const std::string& name, const marble::Plan& plan) {
 void print_imbalance() {
   constexpr std::int64_t kLong = 1024;
   constexpr std::int32_t kShard = kLong / kRanks;
+  constexpr std::int32_t kHalf = kShard / 2;
   using marble::Placement;
   const auto causal = [](Placement placement, std::int32_t block, std::int64_t stripe) {
     return plan_one_span(marble::Mode::causal, kLong, placement, block, stripe);
@@ -184,10 +185,10 @@ void print_imbalance() {
   fmt::print("\ncausal attention over {} tokens: visible blocks per rank, and the busiest rank over the mean\n", kLong);
   fmt::print("{:<40}{:>5}{:>5}{:>5}{:>5}{:>14}{:>14}\n", "", "r0", "r1", "r2", "r3", "in all", "step by step");
   print_balance("contiguous, a block is a shard", causal(Placement::contiguous, kShard, kShard));
-  print_balance("contiguous, blocks of an eighth", causal(Placement::contiguous, kShard / 2, kShard));
-  print_balance("zigzag, blocks of an eighth", causal(Placement::zigzag, kShard / 2, kShard));
-  print_balance("striped by single tokens", causal(Placement::striped, kShard / 2, 1));
-  print_balance("ptrr, blocks of an eighth", causal(Placement::ptrr, kShard / 2, kShard));
+  print_balance("contiguous, a block is half a shard", causal(Placement::contiguous, kHalf, kHalf));
+  print_balance("zigzag, a block is half a shard", causal(Placement::zigzag, kHalf, kHalf));
+  print_balance("striped by single tokens", causal(Placement::striped, kHalf, 1));
+  print_balance("ptrr, a block is half a shard", causal(Placement::ptrr, kHalf, kHalf));
 }
 
 }  // namespace

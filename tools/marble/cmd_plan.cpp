@@ -120,15 +120,25 @@ Json plan_json(const Planned& planned, DType dtype) {
           {"digest", fmt::format("{:016x}", plan.digest)}};
 }
 
+constexpr const char* kLayerRow = "{:>6} {:>7} {:<9} {:>17} {:>9} {:>9} {:>9} {:>9} {:>14}\n";
+
 void print_layer(const Plan& plan, std::int32_t layer) {
   const LayerPlan& layer_plan = plan.layers[static_cast<std::size_t>(layer)];
   const Balance levels = balance(plan, layer);
   const ExchangeTokens tokens = exchange_tokens(plan, layer);
   const std::int64_t window = layer_plan.kind.rule.window;
-  fmt::print("{:>6} {:>8} {:<10} {:>17} {:>13.4f} {:>13.4f} {:>15}\n", layer_plan.kind.count,
-             window == 0 ? "none" : fmt::format("{}", window), to_string(layer_plan.strategy),
-             grouped(count_legal_pairs(plan.layout, layer_plan.kind.rule)), levels.busiest_over_mean_pairs,
-             levels.step_busiest_over_mean, grouped(tokens.kv));
+  const auto level = [](double value) { return fmt::format("{:.4f}", value); };
+  fmt::print(fmt::runtime(kLayerRow), layer_plan.kind.count, window == 0 ? "none" : fmt::format("{}", window),
+             to_string(layer_plan.strategy), grouped(count_legal_pairs(plan.layout, layer_plan.kind.rule)),
+             level(levels.busiest_over_mean_pairs), level(levels.busiest_over_mean),
+             level(levels.step_busiest_over_mean_pairs), level(levels.step_busiest_over_mean), grouped(tokens.kv));
+}
+
+void print_layers(const Plan& plan) {
+  fmt::print("{:42}{:>20}{:>20}\n", "", "busiest over mean", "same, step by step");
+  fmt::print(fmt::runtime(kLayerRow), "layers", "window", "strategy", "legal pairs", "pairs", "tiles", "pairs", "tiles",
+             "keys received");
+  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) print_layer(plan, static_cast<std::int32_t>(layer));
 }
 
 void print_steps(const Plan& plan) {
@@ -149,9 +159,7 @@ void print_plan(const NamedLayout& named, const Planned& planned, DType dtype) {
   fmt::print("mesh: ring {} x ulysses {}; canonical order {}, placement {}, {} rows a rank in blocks of {}\n\n",
              plan.mesh.ring, plan.mesh.ulysses, to_string(plan.canonical), to_string(plan.placement), plan.rows,
              plan.block);
-  fmt::print("{:>6} {:>8} {:<10} {:>17} {:>13} {:>13} {:>15}\n", "layers", "window", "strategy", "legal pairs",
-             "busiest/mean", "step balance", "keys received");
-  for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) print_layer(plan, static_cast<std::int32_t>(layer));
+  print_layers(plan);
   print_steps(plan);
   fmt::print("\nplanned in {:.1f} ms; {:.1f} MiB a rank in {} backward\n", planned.milliseconds,
              static_cast<double>(memory_bytes(planned, dtype)) / (1024.0 * 1024.0), to_string(dtype));
