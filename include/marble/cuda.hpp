@@ -14,8 +14,8 @@ namespace marble {
 /// True when this library was built with CUDA and a device is present.
 [[nodiscard]] bool cuda_available();
 
-/// On device `device`. `stream` is a cudaStream_t that outlives the backend; null is the device's default stream. Throws
-/// InvalidArgument when this library was built without CUDA, BackendError when the device cannot be used.
+/// On device `device`. `stream` is a cudaStream_t that outlives the backend; null is the device's default stream.
+/// Throws InvalidArgument when this library was built without CUDA, BackendError when the device cannot be used.
 [[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device = 0, void* stream = nullptr);
 
 }  // namespace marble

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/attention_epilogue.cuh"
+#include "backend/cuda/attention_forward.hpp"
+#include "backend/cuda/cuda_error.hpp"
+
+namespace marble::cuda {
+namespace {
+
+/// One CTA a (head, item): every thread merges the fragments it would hold in the attention kernel.
+template <typename T, int kDim>
+__global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_constant__ ForwardParams params) {
+  const int index = blockIdx.x;
+  const Item item = params.items[index % params.num_items];
+  const FragmentOwner owner = {static_cast<int>(threadIdx.x) / 128, static_cast<int>(threadIdx.x) % 128};
+  ForwardParams whole = params;
+  whole.num_splits = 1;
+  const UnitOutput unit = unit_output(whole, index, item.block, item.flags);
+
+  float output[kDim / 2] = {};
+  SoftmaxState softmax = empty_softmax_state();
+  if (!unit.starts_empty) load_state(unit.state<kDim>(), owner, output, softmax);
+  for (int split = 0; split < params.num_splits; ++split) {
+    const float* partial = params.partials + (std::int64_t{index} * params.num_splits + split) * kStateFloats<kDim>;
+    float addend[kDim / 2];
+    SoftmaxState other;
+    load_state(reinterpret_cast<const float4*>(partial), owner, addend, other);
+    float rescale[2], weight[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float row_max = fmaxf(softmax.row_max[r], other.row_max[r]);
+      const float subtracted = (row_max == -INFINITY ? 0.f : row_max) * params.exponent_scale;
+      rescale[r] = exp2_approx(softmax.row_max[r] * params.exponent_scale - subtracted);
+      weight[r] = exp2_approx(other.row_max[r] * params.exponent_scale - subtracted);
+      softmax.row_max[r] = row_max;
+      softmax.row_sum[r] = softmax.row_sum[r] * rescale[r] + other.row_sum[r] * weight[r];
+    }
+#pragma unroll
+    for (int i = 0; i < kDim / 2; ++i) output[i] = output[i] * rescale[(i / 2) % 2] + addend[i] * weight[(i / 2) % 2];
+  }
+  if (unit.finishes)
+    write_output<T, kDim>(params, unit, owner, output, softmax);
+  else
+    store_state(unit.state<kDim>(), owner, output, softmax);
+}
+
+/// Calls fn with the element type and tile dimension of a launch.
+template <typename Fn>
+void dispatch(DType dtype, int dim, Fn&& fn) {
+  const auto with_type = [&]<typename T>(T) {
+    switch (dim) {
+      case 64:
+        return fn(T{}, std::integral_constant<int, 64>{});
+      case 128:
+        return fn(T{}, std::integral_constant<int, 128>{});
+      case 256:
+        return fn(T{}, std::integral_constant<int, 256>{});
+    }
+    fail_internal("no attention tile of this head dimension");
+  };
+  if (dtype == DType::bf16) return with_type(__nv_bfloat16{});
+  if (dtype != DType::fp16) fail_internal("no attention tile of this dtype");
+  with_type(__half{});
+}
+
+}  // namespace
+
+std::int64_t state_slot_bytes(int dim) {
+  return (std::int64_t{kBlock} * dim + 2 * 128 * 4) * std::int64_t{sizeof(float)};
+}
+
+int forward_tile_keys(int dim) {
+  return dim > 128 ? 64 : 128;
+}
+
+void launch_attention_forward_sm90(const ForwardParams& params, const ForwardTensorMaps& maps, DType dtype, int dim,
+                                   int num_ctas, cudaStream_t stream) {
+  dispatch(dtype, dim, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
+    launch_forward_sm90<T, kDim>(params, maps, num_ctas, stream);
+  });
+}
+
+void launch_attention_merge(const ForwardParams& params, DType dtype, int dim, cudaStream_t stream) {
+  const int num_ctas = params.num_heads * params.num_items;
+  dispatch(dtype, dim, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
+    attention_merge_kernel<T, kDim><<<num_ctas, 256, 0, stream>>>(params);
+  });
+  check_cuda(cudaGetLastError(), "launching the merge of split keys");
+}
+
+}  // namespace marble::cuda

@@ -1,0 +1,480 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Forward attention on Hopper, over a rank plan's items. One persistent CTA per multiprocessor, three warpgroups:
+//   loader      one thread draws units from an atomic counter and feeds Q, K and V through the copy engine; the
+//               warpgroup's other three warps turn visible ranges into mask bits, one partial block each in turn;
+//   consumers   two warpgroups of 64 query rows: S = Q K^T, online softmax in registers, O += P V.
+// Within a consumer the product S of the next tile is issued before O += P V of this one, so that the tensor cores work
+// while exponentials are computed. Barriers come in full/empty pairs over rings of stages; `parity` flips at wrap.
+
+#include "backend/cuda/attention_epilogue.cuh"
+#include "backend/cuda/attention_forward.hpp"
+#include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/online_softmax.cuh"
+#include "backend/cuda/tile_mask.cuh"
+#include "backend/cuda/tile_walk.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+namespace marble::cuda {
+
+template <typename T, int kDim>
+struct ForwardTraits {
+  static constexpr int kTileKeys = kDim > 128 ? 64 : 128;  // a 256-wide tile of 128 keys would not fit twice
+  static constexpr int kHalves = kBlock / kTileKeys;
+  static constexpr int kQueryStages = kDim > 128 ? 1 : 2;
+  static constexpr int kStages = 2;
+  static constexpr int kMaskStages = 3;  // one a mask warp
+  static constexpr int kWorkStages = 2;
+  static constexpr int kThreads = 384;
+  static constexpr int kConsumerRegisters = 216;
+  static constexpr int kLoaderRegisters = 72;
+  static constexpr int kQueryBytes = kBlock * kDim * 2;
+  static constexpr int kTileBytes = kTileKeys * kDim * 2;
+  static constexpr bool kPingPong = kDim <= 128;  // consumers take turns to issue products
+  static constexpr bool kRescaleFirst = kDim > 128;
+};
+
+/// What the loader tells everyone about a unit.
+struct UnitMessage {
+  int index;  // of the unit; -1: no more work
+  int block;
+  int flags;
+  int first_tile;  // a TileKind
+};
+
+enum TileKind : int { kNoTile = 0, kFullTile = 1, kPartialTile = 2 };
+
+/// Shared memory. Tiles are boxes of 64 columns (128 bytes a row), swizzled by the copy engine.
+template <typename T, int kDim>
+struct ForwardShared {
+  using Traits = ForwardTraits<T, kDim>;
+  alignas(1024) T q[Traits::kQueryStages][kBlock * kDim];
+  alignas(1024) T k[Traits::kStages][Traits::kTileKeys * kDim];
+  alignas(1024) T v[Traits::kStages][Traits::kTileKeys * kDim];
+  alignas(16) std::uint32_t mask[Traits::kMaskStages][kMaskWords];
+  alignas(16) UnitMessage work[Traits::kWorkStages];
+  int next_tile[Traits::kStages];  // with a K tile: the kind of the tile after it
+  std::uint64_t q_full[Traits::kQueryStages], q_empty[Traits::kQueryStages];
+  std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
+  std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
+  std::uint64_t mask_full[Traits::kMaskStages], mask_empty[Traits::kMaskStages];
+  std::uint64_t work_full[Traits::kWorkStages], work_empty[Traits::kWorkStages];
+};
+
+/// A position in a ring of stages.
+template <int kStages>
+struct Ring {
+  int stage = 0;
+  std::uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+inline constexpr int kConsumerWarps = 8;
+inline constexpr int kMaskWarps = 3;
+
+template <typename T, int kDim>
+__device__ __forceinline__ void init_barriers(ForwardShared<T, kDim>& shared) {
+  using Traits = ForwardTraits<T, kDim>;
+  const auto init = [](std::uint64_t* full, std::uint64_t* empty, int stages, int producers, int readers) {
+    for (int i = 0; i < stages; ++i) {
+      barrier_init(&full[i], producers);
+      barrier_init(&empty[i], readers);
+    }
+  };
+  init(shared.q_full, shared.q_empty, Traits::kQueryStages, 1, kConsumerWarps);
+  init(shared.k_full, shared.k_empty, Traits::kStages, 1, kConsumerWarps);
+  init(shared.v_full, shared.v_empty, Traits::kStages, 1, kConsumerWarps);
+  init(shared.mask_full, shared.mask_empty, Traits::kMaskStages, 1, kConsumerWarps);
+  init(shared.work_full, shared.work_empty, Traits::kWorkStages, 1, kConsumerWarps + kMaskWarps);
+  barrier_init_fence();
+}
+
+/// The loader thread.
+template <typename T, int kDim>
+class Loader {
+ public:
+  using Traits = ForwardTraits<T, kDim>;
+
+  __device__ __forceinline__ Loader(ForwardShared<T, kDim>& shared, const ForwardParams& params,
+                                    const ForwardTensorMaps& maps)
+      : shared_(shared), params_(params), maps_(maps) {}
+
+  __device__ __forceinline__ void run() {
+    const int num_units = params_.num_heads * params_.num_items * params_.num_splits;
+    for (;;) {
+      const int index = atomicAdd(params_.counter, 1);
+      if (index >= num_units) break;
+      load_unit(index);
+    }
+    announce({-1, 0, 0, kNoTile});
+  }
+
+ private:
+  __device__ __forceinline__ void load_unit(int index) {
+    const Unit unit = unit_at(index, params_.num_items, params_.num_splits);
+    const Item item = params_.items[unit.item];
+    BlockWalk walk(item, params_.runs, unit.split, params_.num_splits);
+    head_ = unit.head;
+    key_head_ = params_.head_map[unit.head];
+
+    int block;
+    BlockClass block_class;
+    bool more = walk.next(block, block_class);
+    announce({index, item.block, item.flags, kind(more, block_class)});
+    bool is_first = true;
+    int previous_row = 0;
+    while (more) {
+      int next_block = 0;
+      BlockClass next_class = block_class;
+      const bool next = walk.next(next_block, next_class);
+#pragma unroll
+      for (int half = 0; half < Traits::kHalves; ++half) {
+        const int row = block * kBlock + half * Traits::kTileKeys;
+        const bool is_last_half = half == Traits::kHalves - 1;
+        load_keys(row, is_last_half ? kind(next, next_class) : kind(true, block_class));
+        // V lags one tile behind K: the product that needs it comes one tile later.
+        if (is_first) {
+          load_queries(item.block);
+          is_first = false;
+        } else {
+          load_values(previous_row);
+        }
+        previous_row = row;
+      }
+      block = next_block;
+      block_class = next_class;
+      more = next;
+    }
+    if (!is_first) load_values(previous_row);
+  }
+
+  __device__ __forceinline__ static TileKind kind(bool exists, BlockClass block_class) {
+    if (!exists) return kNoTile;
+    return block_class == BlockClass::full ? kFullTile : kPartialTile;
+  }
+
+  __device__ __forceinline__ void announce(const UnitMessage& message) {
+    barrier_wait(&shared_.work_empty[work_.stage], work_.parity ^ 1);
+    shared_.work[work_.stage] = message;
+    barrier_arrive(&shared_.work_full[work_.stage]);
+    work_.advance();
+  }
+
+  __device__ __forceinline__ void load_queries(int block) {
+    barrier_wait(&shared_.q_empty[q_.stage], q_.parity ^ 1);
+    barrier_arrive_expect(&shared_.q_full[q_.stage], Traits::kQueryBytes);
+#pragma unroll
+    for (int column = 0; column < kDim; column += 64)
+      tma_load(&shared_.q[q_.stage][column * kBlock], &maps_.q, &shared_.q_full[q_.stage], kEvictFirst, column,
+               block * kBlock, head_);
+    q_.advance();
+  }
+
+  __device__ __forceinline__ void load_keys(int row, TileKind next_tile) {
+    barrier_wait(&shared_.k_empty[k_.stage], k_.parity ^ 1);
+    shared_.next_tile[k_.stage] = next_tile;
+    load_tile(shared_.k[k_.stage], &maps_.k, &shared_.k_full[k_.stage], row);
+    k_.advance();
+  }
+
+  __device__ __forceinline__ void load_values(int row) {
+    barrier_wait(&shared_.v_empty[v_.stage], v_.parity ^ 1);
+    load_tile(shared_.v[v_.stage], &maps_.v, &shared_.v_full[v_.stage], row);
+    v_.advance();
+  }
+
+  __device__ __forceinline__ void load_tile(T* tile, const CUtensorMap* map, std::uint64_t* full, int row) {
+    barrier_arrive_expect(full, Traits::kTileBytes);
+#pragma unroll
+    for (int column = 0; column < kDim; column += 64)
+      tma_load(&tile[column * Traits::kTileKeys], map, full, kEvictLast, column, row, key_head_);
+  }
+
+  ForwardShared<T, kDim>& shared_;
+  const ForwardParams& params_;
+  const ForwardTensorMaps& maps_;
+  Ring<Traits::kWorkStages> work_;
+  Ring<Traits::kQueryStages> q_;
+  Ring<Traits::kStages> k_, v_;
+  int head_ = 0;
+  int key_head_ = 0;
+};
+
+/// Mask warp `warp` of kMaskWarps builds every kMaskWarps-th partial block of this CTA, always in its own stage.
+template <typename T, int kDim>
+__device__ __forceinline__ void build_masks(ForwardShared<T, kDim>& shared, const ForwardParams& params, int warp,
+                                            int lane) {
+  using Traits = ForwardTraits<T, kDim>;
+  Ring<Traits::kWorkStages> work;
+  std::uint32_t parity = 0;
+  int turn = 0;
+  for (;;) {
+    barrier_wait(&shared.work_full[work.stage], work.parity);
+    const UnitMessage message = shared.work[work.stage];
+    __syncwarp();
+    if (lane == 0) barrier_arrive(&shared.work_empty[work.stage]);
+    work.advance();
+    if (message.index < 0) return;
+    const Unit unit = unit_at(message.index, params.num_items, params.num_splits);
+    BlockWalk walk(params.items[unit.item], params.runs, unit.split, params.num_splits);
+    int block;
+    BlockClass block_class;
+    while (walk.next(block, block_class)) {
+      if (block_class == BlockClass::full) continue;
+      if (turn == warp) {
+        barrier_wait(&shared.mask_empty[warp], parity ^ 1);
+        build_mask(shared.mask[warp], params.visibility, block, message.block, lane);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&shared.mask_full[warp]);
+        parity ^= 1;
+      }
+      if (++turn == kMaskWarps) turn = 0;
+    }
+  }
+}
+
+/// One consumer warpgroup.
+template <typename T, int kDim>
+class Consumer {
+ public:
+  using Traits = ForwardTraits<T, kDim>;
+  static constexpr int kScores = Traits::kTileKeys / 2;  // accumulators of S and O that a thread holds
+  static constexpr int kOutputs = kDim / 2;
+
+  __device__ __forceinline__ Consumer(ForwardShared<T, kDim>& shared, const ForwardParams& params, int group)
+      : shared_(shared), params_(params), group_(group), thread_(threadIdx.x % 128), lane_(threadIdx.x % 32) {}
+
+  __device__ __forceinline__ void run() {
+    // The first group may issue at once; from then on each issue lets the other group go.
+    if (Traits::kPingPong && group_ == 1) named_barrier_arrive(kTurnBarrier, 256);
+    for (;;) {
+      barrier_wait(&shared_.work_full[work_.stage], work_.parity);
+      const UnitMessage message = shared_.work[work_.stage];
+      release(&shared_.work_empty[work_.stage]);
+      work_.advance();
+      if (message.index < 0) break;
+      attend(message);
+    }
+    if (Traits::kPingPong && group_ == 0) named_barrier_sync(kTurnBarrier, 256);
+  }
+
+ private:
+  static constexpr int kTurnBarrier = 1;  // and 2: one a group
+
+  __device__ __forceinline__ void attend(const UnitMessage& message) {
+    float output[kOutputs];
+    SoftmaxState softmax = empty_softmax_state();
+    const FragmentOwner owner = {group_, thread_};
+    const UnitOutput unit = unit_output(params_, message.index, message.block, message.flags);
+    if (unit.starts_empty) {
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) output[i] = 0.f;
+    } else {
+      load_state(unit.state<kDim>(), owner, output, softmax);
+    }
+    if (message.first_tile != kNoTile) {
+      if (params_.score_map != ScoreMap::none)
+        attend_tiles<true>(message.first_tile, output, softmax);
+      else
+        attend_tiles<false>(message.first_tile, output, softmax);
+    }
+    if (unit.finishes)
+      write_output<T, kDim>(params_, unit, owner, output, softmax);
+    else
+      store_state(unit.state<kDim>(), owner, output, softmax);
+  }
+
+  template <bool kMapped>
+  __device__ __forceinline__ void attend_tiles(int tile, float (&output)[kOutputs], SoftmaxState& softmax) {
+    std::uint32_t probabilities[kScores / 2];
+    float rescale[2];
+    q_descriptor_ =
+        matrix_descriptor(shared_.q[q_.stage] + group_ * 64 * 64, 1024, 0);  // 64 rows of 64 elements further
+    barrier_wait(&shared_.q_full[q_.stage], q_.parity);
+    half_ = 0;
+    tile = first_tile<kMapped>(tile, output, softmax, probabilities, rescale);
+    while (tile != kNoTile) {
+      if (tile == kFullTile)
+        tile = next_tile<false, kMapped>(output, softmax, probabilities, rescale);
+      else
+        tile = next_tile<true, kMapped>(output, softmax, probabilities, rescale);
+    }
+    release(&shared_.q_empty[q_.stage]);
+    q_.advance();
+
+    if constexpr (Traits::kRescaleFirst) rescale_output(output, rescale);
+    barrier_wait(&shared_.v_full[v_.stage], v_.parity);
+    start_output(output, probabilities);
+    wgmma_wait<0>();
+    pin_registers(output);
+    release(&shared_.v_empty[v_.stage]);
+    v_.advance();
+  }
+
+  /// S and softmax of the first tile; nothing to overlap with yet. Returns the kind of the tile after it.
+  template <bool kMapped>
+  __device__ __forceinline__ int first_tile(int tile, float (&output)[kOutputs], SoftmaxState& softmax,
+                                            std::uint32_t (&probabilities)[kScores / 2], float (&rescale)[2]) {
+    float scores[kScores];
+    barrier_wait(&shared_.k_full[k_.stage], k_.parity);
+    const int next = shared_.next_tile[k_.stage];
+    start_scores(scores);
+    wgmma_wait<0>();
+    pin_registers(scores);
+    release(&shared_.k_empty[k_.stage]);
+    k_.advance();
+    if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
+    if (tile == kPartialTile) mask_scores(scores);
+    finish_half();
+    update_softmax<true>(softmax, scores, rescale, params_.exponent_scale);
+    pack_probabilities<T>(probabilities, scores);
+    if constexpr (!Traits::kRescaleFirst) rescale_output(output, rescale);
+    return next;
+  }
+
+  /// S and softmax of a further tile, over O += P V of the tile before it. Returns the kind of the tile after it.
+  template <bool kPartial, bool kMapped>
+  __device__ __forceinline__ int next_tile(float (&output)[kOutputs], SoftmaxState& softmax,
+                                           std::uint32_t (&probabilities)[kScores / 2], float (&rescale)[2]) {
+    float scores[kScores];
+    barrier_wait(&shared_.k_full[k_.stage], k_.parity);
+    const int next = shared_.next_tile[k_.stage];
+    take_turn();
+    start_scores(scores);
+    if constexpr (Traits::kRescaleFirst) rescale_output(output, rescale);
+    barrier_wait(&shared_.v_full[v_.stage], v_.parity);
+    start_output(output, probabilities);
+    pass_turn();
+    wgmma_wait<1>();
+    pin_registers(scores);
+    release(&shared_.k_empty[k_.stage]);
+    k_.advance();
+    if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
+    if constexpr (kPartial) mask_scores(scores);
+    finish_half();
+    update_softmax<kPartial>(softmax, scores, rescale, params_.exponent_scale);
+    finish_softmax_before_wait(softmax);
+    wgmma_wait<0>();
+    pin_registers(output);
+    pin_registers(probabilities);
+    release(&shared_.v_empty[v_.stage]);
+    v_.advance();
+    pack_probabilities<T>(probabilities, scores);
+    if constexpr (!Traits::kRescaleFirst) rescale_output(output, rescale);
+    return next;
+  }
+
+  __device__ __forceinline__ void start_scores(float (&scores)[kScores]) {
+    const std::uint64_t keys = matrix_descriptor(shared_.k[k_.stage], 1024, 0);
+    wgmma_fence();
+#pragma unroll
+    for (int column = 0; column < kDim; column += 16) {
+      const std::uint32_t inside = (column % 64) * 2;
+      wgmma_shared<T>(scores, advance(q_descriptor_, column / 64 * kBlock * 128 + inside),
+                      advance(keys, column / 64 * Traits::kTileKeys * 128 + inside), column > 0);
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void start_output(float (&output)[kOutputs], std::uint32_t (&probabilities)[kScores / 2]) {
+    const std::uint64_t values = matrix_descriptor(shared_.v[v_.stage], 1024, Traits::kTileKeys * 128);
+    pin_registers(output);
+    pin_registers(probabilities);
+    wgmma_fence();
+#pragma unroll
+    for (int key = 0; key < Traits::kTileKeys; key += 16)
+      wgmma_registers<T>(output, &probabilities[key / 4], advance(values, key * 128));
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void mask_scores(float (&scores)[kScores]) {
+    barrier_wait(&shared_.mask_full[mask_.stage], mask_.parity);
+    const int word = (group_ * 64 + thread_ / 32 * 16 + lane_ / 4) * 4 + lane_ % 4;
+    std::uint32_t words[2] = {shared_.mask[mask_.stage][word], shared_.mask[mask_.stage][word + 32]};
+    if constexpr (Traits::kHalves > 1) {
+      words[0] >>= half_ * Traits::kTileKeys / 4;
+      words[1] >>= half_ * Traits::kTileKeys / 4;
+    }
+    apply_mask(scores, words);
+    if (half_ == Traits::kHalves - 1) {
+      release(&shared_.mask_empty[mask_.stage]);
+      mask_.advance();
+    }
+  }
+
+  __device__ __forceinline__ void finish_half() {
+    if constexpr (Traits::kHalves > 1) half_ ^= 1;
+  }
+
+  __device__ __forceinline__ void take_turn() {
+    if constexpr (Traits::kPingPong) named_barrier_sync(kTurnBarrier + group_, 256);
+  }
+
+  __device__ __forceinline__ void pass_turn() {
+    if constexpr (Traits::kPingPong) named_barrier_arrive(kTurnBarrier + (group_ ^ 1), 256);
+  }
+
+  /// This warp has read what the stage holds.
+  __device__ __forceinline__ void release(std::uint64_t* empty) {
+    __syncwarp();
+    if (lane_ == 0) barrier_arrive(empty);
+  }
+
+  ForwardShared<T, kDim>& shared_;
+  const ForwardParams& params_;
+  const int group_;
+  const int thread_;
+  const int lane_;
+  Ring<Traits::kWorkStages> work_;
+  Ring<Traits::kQueryStages> q_;
+  Ring<Traits::kStages> k_, v_;
+  Ring<Traits::kMaskStages> mask_;
+  std::uint64_t q_descriptor_ = 0;
+  int half_ = 0;
+};
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(384, 1)
+    attention_forward_sm90_kernel(const __grid_constant__ ForwardParams params,
+                                  const __grid_constant__ ForwardTensorMaps maps) {
+  using Traits = ForwardTraits<T, kDim>;
+  extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
+  auto& shared = *reinterpret_cast<ForwardShared<T, kDim>*>(shared_bytes);
+  if (threadIdx.x == 0) init_barriers(shared);
+  __syncthreads();
+
+  const int group = threadIdx.x / 128;
+  if (group == 0) {
+    lower_registers<Traits::kLoaderRegisters>();
+    const int warp = threadIdx.x / 32;
+    if (warp == 0) {
+      if (elect_one()) Loader<T, kDim>(shared, params, maps).run();
+    } else {
+      build_masks(shared, params, warp - 1, threadIdx.x % 32);
+    }
+  } else {
+    raise_registers<Traits::kConsumerRegisters>();
+    Consumer<T, kDim>(shared, params, group - 1).run();
+  }
+}
+
+template <typename T, int kDim>
+void launch_forward_sm90(const ForwardParams& params, const ForwardTensorMaps& maps, int num_ctas,
+                         cudaStream_t stream) {
+  const auto kernel = attention_forward_sm90_kernel<T, kDim>;
+  constexpr int kSharedBytes = sizeof(ForwardShared<T, kDim>);
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
+             "reserving shared memory for the attention forward kernel");
+  kernel<<<num_ctas, ForwardTraits<T, kDim>::kThreads, kSharedBytes, stream>>>(params, maps);
+  check_cuda(cudaGetLastError(), "launching the attention forward kernel");
+}
+
+}  // namespace marble::cuda

@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/backend_cuda.hpp"
+
+#include "backend/cuda/attention_forward.hpp"
+#include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/tensor_map.hpp"
+#include "backend/cuda/tensor_ops.hpp"
+
+#include "marble/cuda.hpp"
+#include "marble/error.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace marble::cuda {
+namespace {
+
+constexpr int kMaxHeadDim = 256;
+
+/// The tile that pads `head_dim`.
+int tile_dim(std::int32_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : kMaxHeadDim;
+}
+
+const CudaBoundPlan& bound_here(const BoundPlan& plan) {
+  const auto* bound = dynamic_cast<const CudaBoundPlan*>(&plan);
+  require(bound != nullptr, "plan was bound by another backend, not by cuda");
+  return *bound;
+}
+
+StridedRows strided(const TensorView& view) {
+  return {view.data, view.row_stride, view.head_stride};
+}
+
+/// True when some query block meets its keys in more than one work.
+bool carries_state(const RankPlan& plan) {
+  constexpr std::int32_t kWhole = Item::kFirst | Item::kLast;
+  for (const Work& work : plan.works())
+    for (std::int64_t i = work.forward_items.begin; i < work.forward_items.end; ++i)
+      if ((plan.items()[static_cast<std::size_t>(i)].flags & kWhole) != kWhole) return true;
+  return false;
+}
+
+std::int64_t carried_slots(const RankPlan& plan) {
+  return carries_state(plan) ? plan.header().local_heads * num_blocks(plan.header().query_rows) : 0;
+}
+
+void set_scales(ForwardParams& params, const AttentionOptions& options) {
+  constexpr double kLog2E = 1.4426950408889634;
+  if (options.softcap > 0.0) {
+    params.score_map = ScoreMap::softcap;
+    params.score_scale = static_cast<float>(options.softmax_scale / options.softcap);
+    params.exponent_scale = static_cast<float>(options.softcap * kLog2E);
+  } else if (options.softmax_scale > 0.0) {
+    params.exponent_scale = static_cast<float>(options.softmax_scale * kLog2E);
+  } else {
+    params.score_map = ScoreMap::multiply;
+    params.score_scale = static_cast<float>(options.softmax_scale);
+    params.exponent_scale = static_cast<float>(kLog2E);
+  }
+}
+
+ForwardParams make_params(const CudaBoundPlan& bound, std::int32_t index, const ForwardTensors& tensors,
+                          const AttentionOptions& options) {
+  const RankPlanHeader& header = bound.plan().header();
+  const BoundWork& work = bound.work(index);
+  const SectionRange& items = bound.plan().works()[static_cast<std::size_t>(index)].forward_items;
+  ForwardParams params;
+  params.items = bound.items() + items.begin;
+  params.runs = bound.runs();
+  params.head_map = bound.head_map();
+  params.visibility = work.visibility;
+  params.num_items = static_cast<std::int32_t>(items.size());
+  params.num_heads = header.local_heads;
+  params.num_blocks = static_cast<std::int32_t>(num_blocks(header.query_rows));
+  params.num_splits = work.num_splits;
+  params.head_dim = header.head_dim;
+  params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
+  params.valid_key_rows = static_cast<std::int32_t>(work.valid_key_rows);
+  params.q = strided(tensors.q);
+  params.k = strided(tensors.k);
+  params.v = strided(tensors.v);
+  params.out = strided(tensors.out);
+  params.lse = static_cast<float*>(tensors.lse.data);
+  params.lse_row_stride = tensors.lse.row_stride;
+  params.lse_head_stride = tensors.lse.head_stride;
+  params.state = static_cast<float*>(tensors.state);
+  // Partial states of split items lie behind the carried ones.
+  params.partials = params.state + carried_slots(bound.plan()) * state_slot_bytes(tile_dim(header.head_dim)) /
+                                       std::int64_t{sizeof(float)};
+  set_scales(params, options);
+  return params;
+}
+
+void check_alignment(const TensorView& view, std::string_view what) {
+  require(fits_tensor_map(view),
+          "{} at {} with row stride {} and head stride {} is not supported by the cuda backend; bases and strides must "
+          "be multiples of 16 bytes",
+          what, view.data, view.row_stride, view.head_stride);
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(int device, cudaStream_t stream) : device_(device), stream_(stream) {
+  int count = 0;
+  check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
+  require(device >= 0 && device < count, "device {} is not one of the {} GPUs", device, count);
+  select_device();
+  cudaDeviceProp properties;
+  check_cuda(cudaGetDeviceProperties(&properties, device), "reading the GPU's properties");
+  if (properties.major < 8)
+    throw BackendError(fmt::format("device {} ({}) has compute capability {}.{}; the cuda backend needs 8.0 or newer",
+                                   device, properties.name, properties.major, properties.minor));
+  num_multiprocessors_ = properties.multiProcessorCount;
+  is_hopper_ = properties.major == 9 && properties.minor == 0;
+  counter_ = DeviceBuffer(sizeof(std::int32_t));
+}
+
+void CudaBackend::select_device() const {
+  check_cuda(cudaSetDevice(device_), "selecting the GPU");
+}
+
+void CudaBackend::check_supported(const RankPlan& plan, DType dtype, const AttentionOptions& options) const {
+  const RankPlanHeader& header = plan.header();
+  require(dtype == DType::bf16 || dtype == DType::fp16, "dtype {} is not supported by the cuda backend; nearest: bf16",
+          to_string(dtype));
+  require(header.head_dim >= 1 && header.head_dim <= kMaxHeadDim && header.head_dim % 8 == 0,
+          "head_dim {} is not supported by the cuda backend (multiples of 8 up to 256); nearest: {}", header.head_dim,
+          std::clamp((header.head_dim + 7) / 8 * 8, 8, kMaxHeadDim));
+  require(header.block == kBlock, "block {} is not supported by the cuda backend; nearest: {}", header.block, kBlock);
+  require(std::isfinite(options.softmax_scale), "softmax_scale {} is not finite", options.softmax_scale);
+  require(std::isfinite(options.softcap) && options.softcap >= 0.0,
+          "softcap {} is not supported by the cuda backend; nearest: 0 (none)", options.softcap);
+}
+
+std::unique_ptr<BoundPlan> CudaBackend::bind(const RankPlan& plan) {
+  select_device();
+  return std::make_unique<CudaBoundPlan>(plan, num_multiprocessors_, stream_);
+}
+
+std::int64_t CudaBackend::state_bytes(const RankPlan& plan) const {
+  std::int64_t partial_slots = 0;
+  for (const Work& work : plan.works()) {
+    const std::int64_t splits = forward_splits(plan, work, num_multiprocessors_);
+    if (splits > 1)
+      partial_slots = std::max(partial_slots, plan.header().local_heads * work.forward_items.size() * splits);
+  }
+  return (carried_slots(plan) + partial_slots) * state_slot_bytes(tile_dim(plan.header().head_dim));
+}
+
+std::int64_t CudaBackend::dq_accumulator_bytes(const RankPlan&) const {
+  return 0;
+}
+
+void* CudaBackend::allocate(std::int64_t bytes) {
+  select_device();
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status != cudaSuccess) check_cuda(status, fmt::format("allocating {} bytes on the GPU", bytes));
+  return data;
+}
+
+void CudaBackend::free(void* data) noexcept {
+  cudaFree(data);
+}
+
+void CudaBackend::copy_from_host(void* target, const void* source, std::int64_t bytes) {
+  select_device();
+  check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+             "copying to the GPU");
+}
+
+void CudaBackend::copy_to_host(void* target, const void* source, std::int64_t bytes) {
+  select_device();
+  check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToHost, stream_),
+             "copying from the GPU");
+  synchronize();
+}
+
+void CudaBackend::forward(const BoundPlan& plan, std::int32_t work, const ForwardTensors& tensors,
+                          const AttentionOptions& options) {
+  const CudaBoundPlan& bound = bound_here(plan);
+  ForwardParams params = make_params(bound, work, tensors, options);
+  if (params.num_items == 0 || params.num_heads == 0) return;
+  check_alignment(tensors.q, "q");
+  check_alignment(tensors.k, "k");
+  check_alignment(tensors.v, "v");
+  check_alignment(tensors.out, "out");
+  select_device();
+  params.counter = counter_.as<std::int32_t>();
+  check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), stream_), "resetting the work counter");
+  const int dim = tile_dim(params.head_dim);
+  const std::int64_t units = std::int64_t{params.num_heads} * params.num_items * params.num_splits;
+  const auto num_ctas = static_cast<int>(std::min<std::int64_t>(units, num_multiprocessors_));
+  const ForwardTensorMaps maps = {make_tensor_map(tensors.q, params.valid_query_rows, kBlock),
+                                  make_tensor_map(tensors.k, params.valid_key_rows, forward_tile_keys(dim)),
+                                  make_tensor_map(tensors.v, params.valid_key_rows, forward_tile_keys(dim))};
+  launch_attention_forward_sm90(params, maps, tensors.q.dtype, dim, num_ctas, stream_);
+  if (params.num_splits > 1) launch_attention_merge(params, tensors.q.dtype, dim, stream_);
+  tiles_computed_ += bound.work(work).forward_tiles;
+}
+
+void CudaBackend::backward(const BoundPlan&, std::int32_t, const BackwardTensors&, const AttentionOptions&) {
+  throw InvalidArgument("backward is not supported by the cuda backend yet; nearest: the cpu backend");
+}
+
+void CudaBackend::prepare_backward(const TensorView& out, const TensorView& dout, const TensorView& delta,
+                                   std::int64_t valid_rows) {
+  select_device();
+  row_products(out, dout, delta, valid_rows, stream_);
+}
+
+void CudaBackend::finish_dq(const RankPlan&, const void*, const TensorView&) {
+  throw InvalidArgument("backward is not supported by the cuda backend yet; nearest: the cpu backend");
+}
+
+void CudaBackend::cast(const TensorView& source, const TensorView& target) {
+  select_device();
+  copy_elements(source, target, false, stream_);
+}
+
+void CudaBackend::pack(const TensorView& source, void* target) {
+  select_device();
+  copy_elements(source, dense_view(target, source.dtype, source.rows, source.heads, source.dim), false, stream_);
+}
+
+void CudaBackend::unpack(const void* source, const TensorView& target, bool add) {
+  select_device();
+  copy_elements(dense_view(const_cast<void*>(source), target.dtype, target.rows, target.heads, target.dim), target, add,
+                stream_);
+}
+
+void CudaBackend::zero(void* data, std::int64_t bytes) {
+  select_device();
+  check_cuda(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), stream_), "zeroing memory");
+}
+
+void CudaBackend::synchronize() {
+  check_cuda(cudaStreamSynchronize(stream_), "waiting for the GPU");
+}
+
+}  // namespace marble::cuda
+
+namespace marble {
+
+bool cuda_available() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device, void* stream) {
+  return std::make_unique<cuda::CudaBackend>(device, static_cast<cudaStream_t>(stream));
+}
+
+}  // namespace marble

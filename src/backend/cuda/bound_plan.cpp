@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/bound_plan.hpp"
+
+#include "backend/cuda/cuda_error.hpp"
+
+#include "marble/error.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace marble::cuda {
+namespace {
+
+template <typename T>
+DeviceBuffer upload(std::span<const T> values, cudaStream_t stream) {
+  DeviceBuffer buffer(static_cast<std::int64_t>(values.size_bytes()));
+  if (!values.empty())
+    check_cuda(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice, stream),
+               "uploading a rank plan");
+  return buffer;
+}
+
+template <typename T>
+std::span<const T> slice(std::span<const T> values, const SectionRange& range) {
+  return values.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
+}
+
+/// Rows before the pads at the tail. Kernels read keys as one extent, so no block before the last valid one has a gap.
+std::int64_t valid_key_rows(const RankPlan& plan, const Work& work) {
+  std::int64_t rows = 0;
+  bool ended = false;
+  for (const std::int32_t valid : slice(plan.key_valid(), work.key_valid)) {
+    require(valid >= 0 && valid <= kBlock && !(ended && valid > 0),
+            "rank plan states {} valid keys in a block after a block with pads; pads sit at a buffer's tail", valid);
+    ended = valid < kBlock;
+    rows += valid;
+  }
+  return rows;
+}
+
+std::int64_t sum_of_tiles(const RankPlan& plan, const SectionRange& range) {
+  const auto items = slice(plan.items(), range);
+  return std::accumulate(items.begin(), items.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Item& item) { return sum + item.tiles; });
+}
+
+void check_positions(std::span<const Segment> segments) {
+  for (const Segment& segment : segments)
+    require(segment.position + segment.length <= std::numeric_limits<std::int32_t>::max(),
+            "position {} is not supported by the cuda backend's four-track test; the limit is 2^31 - 1",
+            segment.position + segment.length);
+}
+
+}  // namespace
+
+DeviceBuffer::DeviceBuffer(std::int64_t bytes) {
+  if (bytes == 0) return;
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status != cudaSuccess) check_cuda(status, fmt::format("allocating {} bytes on the GPU", bytes));
+  data_.reset(data);
+}
+
+void DeviceBuffer::Free::operator()(void* data) const noexcept {
+  cudaFree(data);
+}
+
+int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocessors) {
+  constexpr int kFewestTiles = 8;  // a split shorter than this costs more in its merge than it saves
+  const auto items = slice(plan.items(), work.forward_items);
+  const std::int64_t units = std::int64_t{plan.header().local_heads} * work.forward_items.size();
+  if (units == 0 || units >= num_multiprocessors) return 1;
+  int longest = 0;
+  for (const Item& item : items) longest = std::max(longest, item.tiles);
+  const auto wanted = static_cast<int>(num_multiprocessors / units);
+  return std::clamp(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
+}
+
+CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cudaStream_t stream) : plan_(plan) {
+  const RankPlanHeader& header = plan_.header();
+  require(header.query_rows <= std::numeric_limits<std::int32_t>::max(),
+          "{} query rows are not supported by the cuda backend; the limit is 2^31 - 1", header.query_rows);
+  items_ = upload(plan_.items(), stream);
+  runs_ = upload(plan_.runs(), stream);
+  head_map_ = upload(plan_.head_map(), stream);
+  for (const Work& work : plan_.works()) {
+    BoundWork& bound = works_.emplace_back();
+    require(work.key_rows <= std::numeric_limits<std::int32_t>::max(),
+            "{} key rows are not supported by the cuda backend; the limit is 2^31 - 1", work.key_rows);
+    bound.visibility.rule = {header.window, header.clamp != 0};
+    bound.valid_key_rows = valid_key_rows(plan_, work);
+    bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
+    bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
+    bound.num_splits = forward_splits(plan_, work, num_multiprocessors);
+  }
+  expand(stream);
+}
+
+void CudaBoundPlan::expand(cudaStream_t stream) {
+  const DeviceBuffer segments = upload(plan_.segments(), stream);
+  const DeviceBuffer query_segments = upload(plan_.query_segments(), stream);
+  const DeviceBuffer rules = upload(plan_.rules(), stream);
+  const auto num_query_segments = static_cast<std::int64_t>(plan_.query_segments().size());
+  const bool uses_tracks = plan_.header().uses_tracks != 0;
+  if (uses_tracks) {
+    check_positions(plan_.query_segments());
+    check_positions(plan_.segments());
+    const std::int64_t rows = num_blocks(plan_.header().query_rows) * kBlock;
+    query_tracks_ = DeviceBuffer(rows * std::int64_t{sizeof(RowTracks)});
+    expand_tracks(query_segments.as<Segment>(), num_query_segments, rows, query_tracks_.as<RowTracks>(), stream);
+  }
+  for (std::size_t i = 0; i < works_.size(); ++i) {
+    const Work& work = plan_.works()[i];
+    VisibilityArrays& visibility = works_[i].visibility;
+    const Segment* key_segments = segments.as<Segment>() + work.key_segments.begin;
+    const std::int64_t rows = num_blocks(work.key_rows) * kBlock;
+    if (uses_tracks) {
+      auto* tracks = expansions_.emplace_back(rows * std::int64_t{sizeof(RowTracks)}).as<RowTracks>();
+      expand_tracks(key_segments, work.key_segments.size(), rows, tracks, stream);
+      visibility.key_tracks = tracks;
+      visibility.query_tracks = query_tracks_.as<RowTracks>();
+    } else {
+      auto* intervals = expansions_.emplace_back(rows * std::int64_t{sizeof(RowInterval)}).as<RowInterval>();
+      expand_intervals(key_segments, work.key_segments.size(), rules.as<VisibleRule>(), query_segments.as<Segment>(),
+                       num_query_segments, rows, intervals, stream);
+      visibility.key_intervals = intervals;
+    }
+  }
+  // The uploaded segments go out of scope here.
+  check_cuda(cudaStreamSynchronize(stream), "binding a rank plan");
+}
+
+}  // namespace marble::cuda

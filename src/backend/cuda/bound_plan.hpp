@@ -1,0 +1,80 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A rank plan made ready for a GPU: its arrays uploaded, and what partial blocks are tested against expanded there.
+
+#include "backend/cuda/params.hpp"
+
+#include "marble/backend.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+namespace marble::cuda {
+
+/// Device memory that frees itself.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(std::int64_t bytes);
+
+  [[nodiscard]] void* data() const { return data_.get(); }
+  template <typename T>
+  [[nodiscard]] T* as() const {
+    return static_cast<T*>(data_.get());
+  }
+
+ private:
+  struct Free {
+    void operator()(void* data) const noexcept;
+  };
+  std::unique_ptr<void, Free> data_;
+};
+
+struct BoundWork {
+  VisibilityArrays visibility;
+  std::int64_t valid_key_rows = 0;
+  std::int64_t forward_tiles = 0;
+  std::int64_t backward_tiles = 0;
+  int num_splits = 1;  // CTAs that share one forward item's keys
+};
+
+class CudaBoundPlan final : public BoundPlan {
+ public:
+  /// Uploads and expands on `stream`, and waits for it.
+  CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cudaStream_t stream);
+
+  [[nodiscard]] const RankPlan& plan() const { return plan_; }
+  [[nodiscard]] const BoundWork& work(std::int32_t index) const { return works_[static_cast<std::size_t>(index)]; }
+  [[nodiscard]] const Item* items() const { return items_.as<Item>(); }
+  [[nodiscard]] const Run* runs() const { return runs_.as<Run>(); }
+  [[nodiscard]] const std::int32_t* head_map() const { return head_map_.as<std::int32_t>(); }
+
+ private:
+  void expand(cudaStream_t stream);
+
+  RankPlan plan_;
+  DeviceBuffer items_, runs_, head_map_, query_tracks_;
+  std::vector<DeviceBuffer> expansions_;
+  std::vector<BoundWork> works_;
+};
+
+[[nodiscard]] constexpr std::int64_t num_blocks(std::int64_t rows) {
+  return (rows + kBlock - 1) / kBlock;
+}
+
+/// CTAs that share each item of a work when there are fewer items than multiprocessors. A function of plan and machine
+/// alone: results never depend on what ran before.
+[[nodiscard]] int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocessors);
+
+// expand_rows.cu: one entry per row of whole blocks; pads get an empty interval, or sample -1.
+void expand_intervals(const Segment* segments, std::int64_t num_segments, const VisibleRule* rules,
+                      const Segment* query_segments, std::int64_t num_query_segments, std::int64_t num_rows,
+                      RowInterval* intervals, cudaStream_t stream);
+void expand_tracks(const Segment* segments, std::int64_t num_segments, std::int64_t num_rows, RowTracks* tracks,
+                   cudaStream_t stream);
+
+}  // namespace marble::cuda

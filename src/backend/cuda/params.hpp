@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What a launch hands to its kernel: plain structs, shared by host and device. Strides count elements, offsets are
+// 64-bit, and all pointers are device pointers.
+
+#include "backend/key_rows.hpp"
+
+#include "marble/rank_plan.hpp"
+
+#include <cstdint>
+
+namespace marble::cuda {
+
+inline constexpr int kBlock = 128;  // rows of a planning block; every kernel tile divides it
+inline constexpr int kMaxSplits = 16;
+
+/// The visibility of one row for the four-track test.
+struct RowTracks {
+  std::int32_t sample;  // -1: a pad, which nobody sees
+  std::int32_t segment;
+  std::int32_t noise;
+  std::int32_t position;
+};
+
+/// What partial blocks are tested against, expanded once per plan. Arrays cover whole blocks; pads are invisible.
+struct VisibilityArrays {
+  const RowInterval* key_intervals = nullptr;  // [key_rows], null when the plan uses tracks
+  const RowTracks* key_tracks = nullptr;       // [key_rows]
+  const RowTracks* query_tracks = nullptr;     // [query_rows]
+  MaskRule rule;
+};
+
+/// What happens to raw scores before the softmax; `none` is the fast path.
+enum class ScoreMap : std::int32_t {
+  none,
+  multiply,  // by score_scale: a softmax scale that is not positive
+  softcap,   // tanh(score * score_scale)
+};
+
+struct StridedRows {
+  void* data = nullptr;
+  std::int64_t row_stride = 0;
+  std::int64_t head_stride = 0;
+};
+
+/// One work's forward pass. A unit is one (head, item, split); units are handed out head by head, items in plan order.
+struct ForwardParams {
+  const Item* items = nullptr;             // [num_items]
+  const Run* runs = nullptr;               // the plan's runs, which items index
+  const std::int32_t* head_map = nullptr;  // [num_heads] query head -> key head
+  VisibilityArrays visibility;
+  std::int32_t num_items = 0;
+  std::int32_t num_heads = 0;
+  std::int32_t num_blocks = 0;  // query blocks of the rank
+  std::int32_t num_splits = 1;  // CTAs that share one item's keys
+  std::int32_t head_dim = 0;    // of the tensors; tiles pad it
+  std::int32_t valid_query_rows = 0;
+  std::int32_t valid_key_rows = 0;
+
+  ScoreMap score_map = ScoreMap::none;
+  float score_scale = 0.f;
+  float exponent_scale = 0.f;  // mapped scores times this are base-2 exponents; positive
+
+  StridedRows q, k, v, out;
+  float* lse = nullptr;
+  std::int64_t lse_row_stride = 0;
+  std::int64_t lse_head_stride = 0;
+  float* state = nullptr;           // [num_heads][num_blocks] carried states, in register order
+  float* partials = nullptr;        // [num_heads][num_items][num_splits] states, when num_splits > 1
+  std::int32_t* counter = nullptr;  // next unit, zero at launch
+};
+
+}  // namespace marble::cuda

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Element-wise work round the attention kernels, on views with any strides.
+
+#include "marble/tensor.hpp"
+
+#include <cuda_runtime_api.h>
+
+namespace marble::cuda {
+
+/// target = source, each of its own dtype, rounding once; `add` sums into the target. Shapes agree.
+void copy_elements(const TensorView& source, const TensorView& target, bool add, cudaStream_t stream);
+
+/// delta[row][head] = sum over the head dimension of out * dout, in fp32, for `valid_rows` rows.
+void row_products(const TensorView& out, const TensorView& dout, const TensorView& delta, std::int64_t valid_rows,
+                  cudaStream_t stream);
+
+}  // namespace marble::cuda
