@@ -83,6 +83,7 @@ class Verification {
     result.modes = modes_of(plan_.layout);
     result.legal_pairs = count_legal_pairs(plan_.layout, rule);
     judge(run, single, truth, inputs_, options_, result);
+    if (progress) progress(1.0, {});
     return result;
   }
 
