@@ -59,10 +59,10 @@ class PatternedMessages {
     for (std::size_t i = 0; i < recvs_.size(); ++i) {
       const auto& memory = recv_memory_[i];
       const auto n = static_cast<std::size_t>(recvs_[i].bytes);
+      const std::size_t index = index_in_peer(recvs_, i);
       std::size_t wrong = 0;
       for (std::size_t k = 0; k < n; ++k)
-        wrong += memory[kMargin + k] !=
-                 pattern_byte(salt_, recvs_[i].peer, rank_, index_in_peer(recvs_, i), static_cast<std::int64_t>(k));
+        wrong += memory[kMargin + k] != pattern_byte(salt_, recvs_[i].peer, rank_, index, static_cast<std::int64_t>(k));
       EXPECT_EQ(wrong, 0U) << "of " << n << " bytes, message " << i << " from rank " << recvs_[i].peer << " to rank "
                            << rank_;
       for (std::size_t k = 0; k < kMargin; ++k) {
@@ -90,10 +90,11 @@ class PatternedMessages {
   }
 
   void fill_sends() {
-    for (std::size_t i = 0; i < sends_.size(); ++i)
-      for (std::int64_t k = 0; k < sends_[i].bytes; ++k)
-        static_cast<std::byte*>(sends_[i].data)[k] =
-            pattern_byte(salt_, rank_, sends_[i].peer, index_in_peer(sends_, i), k);
+    for (std::size_t i = 0; i < sends_.size(); ++i) {
+      const std::size_t index = index_in_peer(sends_, i);
+      auto* const data = static_cast<std::byte*>(sends_[i].data);
+      for (std::int64_t k = 0; k < sends_[i].bytes; ++k) data[k] = pattern_byte(salt_, rank_, sends_[i].peer, index, k);
+    }
   }
 
   std::int32_t rank_;
