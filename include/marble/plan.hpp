@@ -52,7 +52,9 @@ struct Mesh {
 ///   zigzag      2 R equal runs, rank r holds runs r and 2 R - 1 - r
 ///   striped     stripes of `stripe` tokens dealt round-robin
 ///   ptrr        blocks sorted by work, dealt in rounds of R, every other round reversed
-enum class Placement : std::uint8_t { contiguous, zigzag, striped, ptrr };
+///   chunks      1, 2, 4 … 64 contiguous chunks a rank, that minimise the sum of each ring step's slowest rank
+///   dealt       whole samples, so that tokens and work are equal; only samples too heavy for a fair share are split
+enum class Placement : std::uint8_t { contiguous, zigzag, striped, ptrr, chunks, dealt };
 
 /// How keys reach queries. All are rounds of fetches from the ranks at ring distance 1, 2, … R - 1:
 ///   ring       every shard whole, one distance a step

@@ -3,6 +3,7 @@
 
 // Counts of legal pairs in closed form.
 
+#include "mask/boundary_sums.hpp"
 #include "mask/visibility.hpp"
 
 #include "marble/error.hpp"
@@ -33,69 +34,6 @@ std::int64_t sum_edge(const EdgeSplit& edge) {
   return edge.at_low * edge.low + edge.moving * edge.first + triangle(edge.moving) + edge.at_high * edge.high;
 }
 
-/// Twice the sum of a piecewise-linear count over all queries below x is a quadratic in x between its breakpoints. This
-/// adds breakpoints, each at the first block boundary that does not precede it, and evaluates all boundaries in one
-/// walk. Coefficients wrap modulo 2^64 and cancel exactly, since every final sum is below 2^63.
-class BoundarySums {
- public:
-  BoundarySums(std::int64_t num_tokens, std::int64_t block)
-      : num_tokens_(num_tokens),
-        block_(block),
-        terms_(static_cast<std::size_t>((num_tokens + block - 1) / block) + 1) {}
-
-  /// `sign` x the number of keys whose edge is at most q, as a function of q.
-  void add_edge(const EdgeSplit& edge, std::int64_t sign) {
-    if (edge.at_low > 0) add_jump(edge.low, sign * edge.at_low);
-    if (edge.moving > 0) {
-      add_ramp(edge.first, sign);
-      add_ramp(edge.first + edge.moving, -sign);
-    }
-    if (edge.at_high > 0) add_jump(edge.high, sign * edge.at_high);
-  }
-
-  [[nodiscard]] std::vector<std::int64_t> per_block() const {
-    std::vector<std::int64_t> result(terms_.size() - 1);
-    Term sum = terms_[0];
-    std::uint64_t before = 0;
-    for (std::size_t b = 0; b < result.size(); ++b) {
-      sum.add(terms_[b + 1]);
-      const auto x = static_cast<std::uint64_t>(std::min(static_cast<std::int64_t>(b + 1) * block_, num_tokens_));
-      const std::uint64_t twice = (sum.square * x + sum.linear) * x + sum.constant;
-      result[b] = static_cast<std::int64_t>((twice - before) / 2);
-      before = twice;
-    }
-    return result;
-  }
-
- private:
-  struct Term {
-    std::uint64_t square = 0, linear = 0, constant = 0;
-    void add(const Term& other) {
-      square += other.square;
-      linear += other.linear;
-      constant += other.constant;
-    }
-  };
-
-  Term& at(std::int64_t point) { return terms_[static_cast<std::size_t>((point + block_ - 1) / block_)]; }
-
-  /// The count grows by n from q = point on: n (x - point) below x.
-  void add_jump(std::int64_t point, std::int64_t n) {
-    const auto p = static_cast<std::uint64_t>(point), m = static_cast<std::uint64_t>(n);
-    at(point).add({0, 2 * m, -(2 * m * p)});
-  }
-
-  /// The count grows by `slope` at every q from `point` on: slope (x - point)(x - point + 1) / 2 below x.
-  void add_ramp(std::int64_t point, std::int64_t slope) {
-    const auto p = static_cast<std::uint64_t>(point), s = static_cast<std::uint64_t>(slope);
-    at(point).add({s, s * (1 - 2 * p), s * (p * p - p)});
-  }
-
-  std::int64_t num_tokens_;
-  std::int64_t block_;
-  std::vector<Term> terms_;  // terms_[b]: what begins to count at boundary b
-};
-
 }  // namespace
 
 EdgeSplit split_lo(const VisibleEntry& entry) {
@@ -112,12 +50,14 @@ std::int64_t count_pairs(const VisibleEntry& entry) {
 }
 
 std::vector<std::int64_t> pairs_per_block(const Visibility& visibility, std::int64_t num_tokens, std::int64_t block) {
-  BoundarySums sums(num_tokens, block);
-  for (const VisibleEntry& entry : visibility.entries) {
-    sums.add_edge(split_lo(entry), 1);
-    sums.add_edge(split_hi(entry), -1);
-  }
-  return sums.per_block();
+  std::vector<std::int64_t> boundaries;
+  for (std::int64_t end = block; end - block < num_tokens; end += block)
+    boundaries.push_back(std::min(end, num_tokens));
+  BoundarySums sums(std::move(boundaries), block);
+  for (const VisibleEntry& entry : visibility.entries) sums.add(entry);
+  std::vector<std::int64_t> result(sums.size());
+  sums.evaluate(result);
+  return result;
 }
 
 void validate(const MaskRule& rule) {

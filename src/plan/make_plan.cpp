@@ -4,6 +4,7 @@
 #include "plan/heads.hpp"
 #include "plan/placed_layer.hpp"
 #include "plan/placement.hpp"
+#include "plan/tile_cost.hpp"
 
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
@@ -50,30 +51,21 @@ void check(const PlanOptions& options, const Model& model) {
           to_string(*options.placement));
 }
 
-/// Work of every canonical block, summed over the model's layers.
-std::vector<std::int64_t> block_work(const Plan& plan) {
-  const CanonicalOrder order = canonical_order(plan.layout, plan.canonical);
-  std::vector<std::int64_t> sum(static_cast<std::size_t>((order.num_tokens + plan.block - 1) / plan.block), 0);
-  for (const LayerKind& kind : plan.model.layers) {
-    const Visibility visibility = make_visibility(order, plan.canonical, kind.rule);
-    const std::vector<std::int64_t> pairs = pairs_per_block(visibility, order.num_tokens, plan.block);
-    for (std::size_t b = 0; b < sum.size(); ++b) sum[b] += pairs[b] * kind.count;
-  }
-  return sum;
-}
-
 void place_tokens(Plan& plan, const PlanOptions& options) {
-  const std::int64_t tokens = plan.layout.num_tokens();
-  std::vector<std::int64_t> work;
-  if (plan.placement == Placement::ptrr) work = block_work(plan);
-  plan.pieces = place(plan.placement, {.num_tokens = tokens,
+  const CanonicalOrder order = canonical_order(plan.layout, plan.canonical);
+  std::vector<LayerVisibility> layers;
+  for (const LayerKind& kind : plan.model.layers)
+    layers.push_back({make_visibility(order, plan.canonical, kind.rule), kind.count});
+  plan.pieces = place(plan.placement, {.order = order,
+                                       .layers = layers,
                                        .ring = plan.mesh.ring,
                                        .block = plan.block,
                                        .stripe = options.stripe,
-                                       .block_work = work});
+                                       .range_cost = kRangeTiles * plan.block * plan.block,
+                                       .threads = options.threads});
   plan.ring_tokens.assign(static_cast<std::size_t>(plan.mesh.ring), 0);
   for (const Piece& piece : plan.pieces) plan.ring_tokens[static_cast<std::size_t>(piece.ring_rank)] += piece.length;
-  const std::int64_t shard = ring_rows(tokens, plan.mesh.ring, plan.block);
+  const std::int64_t shard = ring_rows(order.num_tokens, plan.mesh.ring, plan.block);
   plan.rows = (shard + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
 }
 

@@ -10,7 +10,8 @@
 namespace marble {
 namespace {
 
-constexpr std::array kPlacements = {Placement::contiguous, Placement::zigzag, Placement::striped, Placement::ptrr};
+constexpr std::array kPlacements = {Placement::contiguous, Placement::zigzag, Placement::striped,
+                                    Placement::ptrr,       Placement::chunks, Placement::dealt};
 constexpr std::array kStrategies = {Strategy::ring, Strategy::alltoall, Strategy::allgather};
 constexpr std::array kCanonicals = {Canonical::sequence, Canonical::stack};
 
@@ -36,6 +37,10 @@ std::string_view to_string(Placement placement) {
       return "striped";
     case Placement::ptrr:
       return "ptrr";
+    case Placement::chunks:
+      return "chunks";
+    case Placement::dealt:
+      return "dealt";
   }
   throw InternalError("placement out of range");
 }

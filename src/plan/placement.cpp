@@ -14,7 +14,7 @@ namespace {
 using Owners = std::vector<std::int32_t>;
 
 std::int64_t count_units(const PlacementInput& input, std::int64_t unit) {
-  return (input.num_tokens + unit - 1) / unit;
+  return (input.order.num_tokens + unit - 1) / unit;
 }
 
 /// Blocks of ring rank r when they are shared out as equally as whole blocks allow.
@@ -54,52 +54,78 @@ Owners striped(const PlacementInput& input) {
 
 /// Paper section 03: blocks by falling work, in rounds of R, every other round reversed; storage order stays canonical.
 Owners ptrr(const PlacementInput& input) {
-  const auto blocks = static_cast<std::size_t>(count_units(input, input.block));
-  ensure(input.block_work.size() == blocks, "work of {} blocks given for {}", input.block_work.size(), blocks);
-  std::vector<std::int32_t> by_work(blocks);
+  const std::vector<std::int64_t> work = block_work(input);
+  std::vector<std::int32_t> by_work(work.size());
   std::iota(by_work.begin(), by_work.end(), 0);
   std::stable_sort(by_work.begin(), by_work.end(), [&](std::int32_t a, std::int32_t b) {
-    return input.block_work[static_cast<std::size_t>(a)] > input.block_work[static_cast<std::size_t>(b)];
+    return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
   });
-  Owners owners(blocks);
+  Owners owners(work.size());
   const auto ring = static_cast<std::size_t>(input.ring);
-  for (std::size_t i = 0; i < blocks; ++i) {
+  for (std::size_t i = 0; i < work.size(); ++i) {
     const std::size_t round = i / ring, turn = i % ring;
     owners[static_cast<std::size_t>(by_work[i])] = static_cast<std::int32_t>(round % 2 == 0 ? turn : ring - 1 - turn);
   }
   return owners;
 }
 
-std::vector<Piece> to_pieces(const Owners& owners, std::int64_t unit, const PlacementInput& input) {
-  std::vector<Piece> pieces;
-  std::vector<std::int64_t> next_row(static_cast<std::size_t>(input.ring), 0);
+std::vector<OwnedRange> to_ranges(const Owners& owners, std::int64_t unit, std::int64_t num_tokens) {
+  std::vector<OwnedRange> ranges;
+  ranges.reserve(owners.size());
   for (std::size_t i = 0; i < owners.size(); ++i) {
     const std::int64_t begin = static_cast<std::int64_t>(i) * unit;
-    const std::int64_t length = std::min(unit, input.num_tokens - begin);
-    std::int64_t& row = next_row[static_cast<std::size_t>(owners[i])];
-    if (!pieces.empty() && pieces.back().ring_rank == owners[i])
-      pieces.back().length += length;
-    else
-      pieces.push_back({begin, length, row, owners[i]});
-    row += length;
+    ranges.push_back({begin, std::min(unit, num_tokens - begin), owners[i]});
   }
-  return pieces;
+  return ranges;
+}
+
+std::vector<OwnedRange> make_ranges(Placement placement, const PlacementInput& input) {
+  const std::int64_t tokens = input.order.num_tokens;
+  switch (placement) {
+    case Placement::contiguous:
+      return to_ranges(contiguous(input), input.block, tokens);
+    case Placement::zigzag:
+      return to_ranges(zigzag(input), input.block, tokens);
+    case Placement::striped:
+      return to_ranges(striped(input), input.stripe, tokens);
+    case Placement::ptrr:
+      return to_ranges(ptrr(input), input.block, tokens);
+    case Placement::chunks:
+      return place_chunks(input);
+    case Placement::dealt:
+      return place_dealt(input);
+  }
+  throw InternalError("placement out of range");
 }
 
 }  // namespace
 
-std::vector<Piece> place(Placement placement, const PlacementInput& input) {
-  switch (placement) {
-    case Placement::contiguous:
-      return to_pieces(contiguous(input), input.block, input);
-    case Placement::zigzag:
-      return to_pieces(zigzag(input), input.block, input);
-    case Placement::striped:
-      return to_pieces(striped(input), input.stripe, input);
-    case Placement::ptrr:
-      return to_pieces(ptrr(input), input.block, input);
+std::vector<std::int64_t> block_work(const PlacementInput& input) {
+  std::vector<std::int64_t> sum(static_cast<std::size_t>(count_units(input, input.block)), 0);
+  for (const LayerVisibility& layer : input.layers) {
+    const std::vector<std::int64_t> pairs = pairs_per_block(layer.visibility, input.order.num_tokens, input.block);
+    for (std::size_t b = 0; b < sum.size(); ++b) sum[b] += pairs[b] * layer.count;
   }
-  throw InternalError("placement out of range");
+  return sum;
+}
+
+std::vector<Piece> to_pieces(std::span<const OwnedRange> ranges, std::int32_t ring) {
+  std::vector<Piece> pieces;
+  std::vector<std::int64_t> next_row(static_cast<std::size_t>(ring), 0);
+  for (const OwnedRange& range : ranges) {
+    if (range.length == 0) continue;
+    std::int64_t& row = next_row[static_cast<std::size_t>(range.ring_rank)];
+    if (!pieces.empty() && pieces.back().ring_rank == range.ring_rank)
+      pieces.back().length += range.length;
+    else
+      pieces.push_back({range.canonical, range.length, row, range.ring_rank});
+    row += range.length;
+  }
+  return pieces;
+}
+
+std::vector<Piece> place(Placement placement, const PlacementInput& input) {
+  return to_pieces(make_ranges(placement, input), input.ring);
 }
 
 std::int64_t ring_rows(std::int64_t num_tokens, std::int32_t ring, std::int64_t block) {

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Placements: which ring rank stores each canonical piece. A placement assigns whole blocks of the canonical order (or
-// stripes that divide blocks), so that no rank holds more than ceil(blocks / R) blocks whatever the layout.
+// Placements: which ring rank stores each canonical piece. No rank holds more than ceil(blocks / R) blocks' rows,
+// whatever the layout and the placement.
+
+#include "mask/visibility.hpp"
 
 #include "marble/plan.hpp"
 
@@ -13,12 +15,20 @@
 
 namespace marble {
 
+/// A layer kind's mask, and how many layers have it.
+struct LayerVisibility {
+  Visibility visibility;
+  std::int64_t count = 1;
+};
+
 struct PlacementInput {
-  std::int64_t num_tokens = 0;
+  const CanonicalOrder& order;
+  std::span<const LayerVisibility> layers;
   std::int32_t ring = 1;
   std::int64_t block = 128;
-  std::int64_t stripe = 128;
-  std::span<const std::int64_t> block_work;  // per canonical block, summed over layers (ptrr)
+  std::int64_t stripe = 128;    // striped
+  std::int64_t range_cost = 0;  // chunks: legal pairs that one range costs in one step (the paper's tau)
+  int threads = 1;
 };
 
 /// Pieces in ascending canonical index; adjacent pieces of one rank are joined.
@@ -26,5 +36,25 @@ struct PlacementInput {
 
 /// Rows that hold any ring rank's tokens under every placement: whole blocks.
 [[nodiscard]] std::int64_t ring_rows(std::int64_t num_tokens, std::int32_t ring, std::int64_t block);
+
+/// A part of the canonical order on its way to a rank.
+struct OwnedRange {
+  std::int64_t canonical = 0;
+  std::int64_t length = 0;
+  std::int32_t ring_rank = 0;
+};
+
+/// `ranges` ascend and cover the order; empty ones are dropped, adjacent ones of one rank joined, and rows numbered.
+[[nodiscard]] std::vector<Piece> to_pieces(std::span<const OwnedRange> ranges, std::int32_t ring);
+
+/// Legal pairs per canonical block, summed over the layers.
+[[nodiscard]] std::vector<std::int64_t> block_work(const PlacementInput& input);
+
+/// Contiguous chunks, 1 to 64 a rank, that minimise the sum of each ring step's slowest rank (paper section 03, cost
+/// C).
+[[nodiscard]] std::vector<OwnedRange> place_chunks(const PlacementInput& input);
+
+/// Whole samples dealt so that tokens and work are equal; only heavy samples are split (system design, section 4.8).
+[[nodiscard]] std::vector<OwnedRange> place_dealt(const PlacementInput& input);
 
 }  // namespace marble

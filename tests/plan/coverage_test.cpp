@@ -74,7 +74,8 @@ TEST_P(CoverageTest, EveryLegalPairIsComputedExactlyOnce) {
   const std::vector<Shape> all_shapes = shapes();
   std::uint32_t turn = seed;
   for (const Canonical canonical : {Canonical::sequence, Canonical::stack})
-    for (const Placement placement : {Placement::contiguous, Placement::zigzag, Placement::striped, Placement::ptrr})
+    for (const Placement placement : {Placement::contiguous, Placement::zigzag, Placement::striped, Placement::ptrr,
+                                      Placement::chunks, Placement::dealt})
       for (const Strategy strategy : {Strategy::ring, Strategy::alltoall, Strategy::allgather}) {
         const Shape& shape = all_shapes[turn % all_shapes.size()];
         const MaskRule& rule = testing::mask_rules()[turn / 3 % testing::mask_rules().size()];

@@ -3,48 +3,108 @@
 #include "plan/placement.hpp"
 
 #include "mask/random_layout.hpp"
+#include "plan/chunk_search.hpp"
 #include "plan/placed_layer.hpp"
 
 #include "marble/error.hpp"
 
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <array>
+#include <random>
 
 namespace marble {
 namespace {
 
-constexpr std::array kPlacements = {Placement::contiguous, Placement::zigzag, Placement::striped, Placement::ptrr};
+constexpr std::array kPlacements = {Placement::contiguous, Placement::zigzag, Placement::striped,
+                                    Placement::ptrr,       Placement::chunks, Placement::dealt};
+
+/// Places one causal layer's layout.
+std::vector<Piece> place_layout(const Layout& layout, Placement placement, std::int32_t ring, std::int64_t block,
+                                std::int64_t stripe) {
+  const CanonicalOrder order = canonical_order(layout, Canonical::stack);
+  const std::vector<LayerVisibility> layers = {{make_visibility(order, Canonical::stack, {}), 1}};
+  return place(placement, {.order = order, .layers = layers, .ring = ring, .block = block, .stripe = stripe});
+}
+
+void expect_placed_once(const std::vector<Piece>& pieces, std::int64_t tokens, std::int32_t ring, std::int64_t block) {
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(ring), 0);
+  std::int64_t next = 0;
+  for (const Piece& piece : pieces) {
+    EXPECT_EQ(piece.canonical, next);
+    EXPECT_EQ(piece.row, rows[static_cast<std::size_t>(piece.ring_rank)]);
+    EXPECT_GT(piece.length, 0);
+    next += piece.length;
+    rows[static_cast<std::size_t>(piece.ring_rank)] += piece.length;
+  }
+  EXPECT_EQ(next, tokens);
+  for (const std::int64_t held : rows) EXPECT_LE(held, ring_rows(tokens, ring, block));
+}
 
 TEST(PlacementTest, EveryTokenIsPlacedOnceInAscendingRowsAndNoRankOverflows) {
-  for (const std::int64_t tokens : {0, 1, 7, 16, 17, 100, 129})
-    for (const std::int32_t ring : {1, 2, 3, 4, 5, 8, 40})
-      for (const Placement placement : kPlacements) {
-        const std::int64_t block = 8;
-        std::vector<std::int64_t> work(static_cast<std::size_t>((tokens + block - 1) / block));
-        std::iota(work.begin(), work.end(), 1);
-        const auto pieces =
-            place(placement, {.num_tokens = tokens, .ring = ring, .block = block, .stripe = 2, .block_work = work});
-        std::vector<std::int64_t> rows(static_cast<std::size_t>(ring), 0);
-        std::int64_t next = 0;
-        for (const Piece& piece : pieces) {
-          EXPECT_EQ(piece.canonical, next);
-          EXPECT_EQ(piece.row, rows[static_cast<std::size_t>(piece.ring_rank)]);
-          next += piece.length;
-          rows[static_cast<std::size_t>(piece.ring_rank)] += piece.length;
+  for (std::uint32_t seed = 0; seed < 12; ++seed)
+    for (const std::int64_t fill : {0, 1, 7, 100, 129}) {
+      Layout layout = testing::random_layout(seed);
+      layout.add_sample(std::vector<Span>{{Mode::causal, fill}});
+      for (const std::int32_t ring : {1, 2, 3, 4, 5, 8, 40})
+        for (const Placement placement : kPlacements) {
+          SCOPED_TRACE(fmt::format("seed {} fill {} ring {} {}", seed, fill, ring, to_string(placement)));
+          expect_placed_once(place_layout(layout, placement, ring, 8, 2), layout.num_tokens(), ring, 8);
         }
-        EXPECT_EQ(next, tokens);
-        for (const std::int64_t held : rows) EXPECT_LE(held, ring_rows(tokens, ring, block));
-      }
+    }
 }
 
 TEST(PlacementTest, PtrrDealsBlocksByFallingWorkInReversingRounds) {
-  const std::vector<std::int64_t> work = {1, 8, 3, 6, 5, 4, 7, 2};
-  const auto pieces = place(Placement::ptrr, {.num_tokens = 8, .ring = 2, .block = 1, .stripe = 1, .block_work = work});
+  // One causal token a block: the work of block i is i + 1, so ranks go 1 0 | 0 1 | 1 0 | 0 1 along the sequence.
+  Layout layout;
+  layout.add_sample(std::vector<Span>{{Mode::causal, 8}});
   std::vector<std::int32_t> owner;
-  for (const Piece& piece : pieces) owner.insert(owner.end(), static_cast<std::size_t>(piece.length), piece.ring_rank);
-  // By work: block 1 (8), 6 (7) | 3 (6), 4 (5) | 5 (4), 2 (3) | 7 (2), 0 (1): ranks 0 1 | 1 0 | 0 1 | 1 0.
-  EXPECT_EQ(owner, (std::vector<std::int32_t>{0, 0, 1, 1, 0, 0, 1, 1}));
+  for (const Piece& piece : place_layout(layout, Placement::ptrr, 2, 1, 1))
+    owner.insert(owner.end(), static_cast<std::size_t>(piece.length), piece.ring_rank);
+  EXPECT_EQ(owner, (std::vector<std::int32_t>{0, 1, 1, 0, 0, 1, 1, 0}));
+}
+
+TEST(PlacementTest, DealtKeepsLightSamplesWhole) {
+  Layout layout;
+  for (int s = 0; s < 64; ++s) layout.add_sample(std::vector<Span>{{Mode::causal, 64 + s % 7}});
+  const Plan plan =
+      make_plan(layout, {}, {.ring = 4},
+                {.placement = Placement::dealt, .strategy = Strategy::alltoall, .block = 16, .stripe = 16});
+  EXPECT_LE(balance(plan).busiest_over_mean_pairs, 1.02);
+  EXPECT_LE(exchange_tokens(plan).kv, layout.num_tokens() / 20);
+}
+
+TEST(PlacementTest, DealtSplitsASampleThatOutweighsARank) {
+  Layout layout;
+  layout.add_sample(std::vector<Span>{{Mode::causal, 3000}});
+  for (int s = 0; s < 20; ++s) layout.add_sample(std::vector<Span>{{Mode::causal, 50}});
+  const Plan plan = make_plan(layout, {}, {.ring = 4}, {.placement = Placement::dealt, .block = 16, .stripe = 16});
+  EXPECT_LE(balance(plan).busiest_over_mean_pairs, 1.05);
+}
+
+TEST(PlacementTest, ChunksNeverLoseToZigzagOnTheCostTheyMinimise) {
+  Layout layout;
+  for (const std::int64_t tokens : {700, 2500, 400})
+    layout.add_sample(std::vector<Span>{{Mode::causal, tokens}, {Mode::noise, 300}, {Mode::full, 300}});
+  const auto steps = [&](Placement placement) {
+    return balance(make_plan(layout, {}, {.ring = 4}, {.placement = placement, .block = 16, .stripe = 16}))
+        .step_busiest_over_mean_pairs;
+  };
+  EXPECT_LE(steps(Placement::chunks), steps(Placement::zigzag));
+  EXPECT_LE(steps(Placement::chunks), 1.1);
+}
+
+TEST(ChunkSearchTest, SwapsKeepEverySumExact) {
+  std::mt19937 random(1);
+  ChunkPairs pairs{24, std::vector<std::int64_t>(24 * 24)};
+  for (std::int64_t& value : pairs.pairs) value = random() % 1000;
+  std::vector<std::int32_t> owners;
+  for (int c = 0; c < 24; ++c) owners.push_back(c % 4);
+  ChunkSearch search(pairs, owners, 4);
+  const std::int64_t before = search.cost();
+  search.improve(std::vector<std::int32_t>(24, 0), 1'000'000);
+  EXPECT_LT(search.cost(), before);
+  EXPECT_EQ(ChunkSearch(pairs, search.owners(), 4).cost(), search.cost());
 }
 
 TEST(PlacementTest, RowsDependOnlyOnTokensMeshAndBlock) {
