@@ -39,6 +39,9 @@ struct Span {
   friend bool operator==(const Span&, const Span&) = default;
 };
 
+/// The most tokens that a layout may have.
+inline constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
+
 /// Samples in pack order; sample s is spans[sample_begin[s] .. sample_begin[s + 1]). Empty samples and spans are legal.
 struct Layout {
   std::vector<Span> spans;

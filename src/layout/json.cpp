@@ -22,7 +22,6 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxId = std::numeric_limits<std::int32_t>::max();
 constexpr std::string_view kVersionKey = "marble_layout";
 constexpr std::string_view kSamplesKey = "samples";

@@ -11,7 +11,6 @@
 namespace marble {
 namespace {
 
-constexpr std::int64_t kMaxTokens = std::int64_t{1} << 40;
 constexpr std::size_t kMaxSpans = std::numeric_limits<std::int32_t>::max();  // tracks number sets with 32 bits
 constexpr Mode kModes[kNumModes] = {Mode::causal, Mode::full, Mode::noise, Mode::group, Mode::branch};
 

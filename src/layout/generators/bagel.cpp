@@ -104,36 +104,37 @@ void BagelSample::add_generated(ImageSize size, std::int64_t frames, bool last) 
   }
 }
 
-std::vector<GeneratorParameter> bagel_parameters() {
+std::vector<GeneratorParameter> bagel_image_parameters() {
   return {{"preset", "training stage: pt, ct or sft; sets resolutions and sampling rates", "ct"},
           {"max_sample", "longer samples are drawn again; auto: 16384 for pt, 40960 for ct and sft", "auto"},
-          {"drop", "on or off: leave out text .1, clean images .1 and their ViT .5 of the time", "on"},
-          {"frames_per_split", "consecutive video frames generated together", "1"},
-          {"forcing", "on or off: splits of several frames are seen as generated, without a clean copy", "off"}};
+          {"drop", "on or off: leave out text .1, clean images .1 and their ViT .5 of the time", "on"}};
 }
 
-BagelOptions bagel_options(const ParameterReader& parameters) {
+BagelOptions bagel_image_options(const ParameterReader& parameters) {
   BagelOptions options{.stage = bagel_stage(parameters.one_of("preset", {"pt", "ct", "sft"})),
-                       .drop = parameters.on_off("drop"),
-                       .frames_per_split = parameters.integer("frames_per_split", 1, 64),
-                       .forcing = parameters.on_off("forcing")};
+                       .drop = parameters.on_off("drop")};
   if (parameters.text("max_sample") != "auto")
-    options.stage.max_sample = parameters.integer("max_sample", 4096, std::int64_t{1} << 30);
+    options.stage.max_sample = parameters.integer("max_sample", 4096, 1 << 30);
   return options;
 }
 
+std::vector<GeneratorParameter> bagel_video_parameters() {
+  return {{"frames_per_split", "consecutive video frames generated together", "1"},
+          {"forcing", "on or off: splits of several frames are seen as generated, without a clean copy", "off"}};
+}
+
 std::vector<Generator> bagel_generators() {
-  std::vector<GeneratorParameter> edit = bagel_parameters();
-  std::erase_if(edit, [](const GeneratorParameter& parameter) {
-    return parameter.name == "frames_per_split" || parameter.name == "forcing";
-  });
+  const auto with_video = [](std::vector<GeneratorParameter> parameters) {
+    for (GeneratorParameter& parameter : bagel_video_parameters()) parameters.push_back(std::move(parameter));
+    return parameters;
+  };
   return {{bagel_info("bagel-mix", "text, image to text, text to image and interleaved samples of one training stage",
-                      bagel_parameters()),
+                      with_video(bagel_image_parameters())),
            bagel_mix_recipe},
           {bagel_info("bagel-longvideo", "generated videos of 128k to 1M tokens, noise and clean frames in turn",
-                      bagel_long_video_parameters()),
+                      with_video(bagel_long_video_parameters())),
            bagel_long_video_recipe},
-          {bagel_info("bagel-edit", "image edits of one or two steps", std::move(edit)), bagel_edit_recipe}};
+          {bagel_info("bagel-edit", "image edits of one or two steps", bagel_image_parameters()), bagel_edit_recipe}};
 }
 
 }  // namespace marble

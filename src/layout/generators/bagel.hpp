@@ -69,9 +69,16 @@ class BagelSample {
   const BagelOptions& options_;
 };
 
-/// The declared parameters that BagelOptions needs.
-[[nodiscard]] std::vector<GeneratorParameter> bagel_parameters();
-[[nodiscard]] BagelOptions bagel_options(const ParameterReader& parameters);
+/// The parameters of samples of still images, and their values.
+[[nodiscard]] std::vector<GeneratorParameter> bagel_image_parameters();
+[[nodiscard]] BagelOptions bagel_image_options(const ParameterReader& parameters);
+/// The parameters of samples that generate video, and their values, into `Options` that has fields of these names.
+[[nodiscard]] std::vector<GeneratorParameter> bagel_video_parameters();
+template <typename Options>
+void read_bagel_video_parameters(const ParameterReader& parameters, Options& options) {
+  options.frames_per_split = parameters.integer("frames_per_split", 1, 64);
+  options.forcing = parameters.on_off("forcing");
+}
 
 [[nodiscard]] Recipe bagel_mix_recipe(const ParameterReader& parameters);
 [[nodiscard]] Recipe bagel_edit_recipe(const ParameterReader& parameters);

@@ -40,9 +40,7 @@ std::int64_t bagel_long_video_splits(const BagelLongVideo& video, std::int64_t t
 std::vector<GeneratorParameter> bagel_long_video_parameters() {
   return {{"length", "tokens of a sample, or log-uniform: from 131072 to 1048576", "log-uniform"},
           {"frame", "tokens of a frame: 578 (512x288), 1026 (512x512) or 2306 (1024x576)", "578"},
-          {"vit", "on or off: clean frames have a ViT span too", "off"},
-          {"frames_per_split", "consecutive frames generated together", "1"},
-          {"forcing", "on or off: splits of several frames are seen as generated, without a clean copy", "off"}};
+          {"vit", "on or off: clean frames have a ViT span too", "off"}};
 }
 
 Recipe bagel_long_video_recipe(const ParameterReader& parameters) {
@@ -51,14 +49,13 @@ Recipe bagel_long_video_recipe(const ParameterReader& parameters) {
                          : frame == "1026" ? ImageSize{512, 512}
                                            : ImageSize{576, 1024};
   const BagelStage stage = bagel_stage("ct");
-  BagelLongVideo video{.frame_tokens = (size.height / stage.vae.stride) * (size.width / stage.vae.stride) + kBagelEnds,
-                       .frames_per_split = parameters.integer("frames_per_split", 1, 64),
-                       .forcing = parameters.on_off("forcing")};
+  BagelLongVideo video{.frame_tokens = (size.height / stage.vae.stride) * (size.width / stage.vae.stride) + kBagelEnds};
+  read_bagel_video_parameters(parameters, video);
   if (parameters.on_off("vit")) video.vit_tokens = bagel_image_tokens(size, stage.vit) + kBagelEnds;
 
   const Sample smallest = bagel_long_video(video, 2);
   const bool fixed = parameters.text("length") != "log-uniform";
-  const std::int64_t length = fixed ? parameters.integer("length", num_tokens(smallest), std::int64_t{1} << 32) : 0;
+  const std::int64_t length = fixed ? parameters.integer("length", num_tokens(smallest), 1 << 28) : 0;
   return {.draw =
               [video, length](Random random, SampleLimits& limits) {
                 constexpr std::int64_t kShortest = 131072;

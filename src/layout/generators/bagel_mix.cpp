@@ -127,7 +127,8 @@ constexpr Span kShortestText = {Mode::causal, 1 + kBagelEnds};
 }  // namespace
 
 Recipe bagel_mix_recipe(const ParameterReader& parameters) {
-  const BagelOptions options = bagel_options(parameters);
+  BagelOptions options = bagel_image_options(parameters);
+  read_bagel_video_parameters(parameters, options);
   return {.draw =
               [options](Random random, SampleLimits& limits) {
                 const std::size_t kind = random.pick(options.stage.rates);
@@ -140,10 +141,7 @@ Recipe bagel_mix_recipe(const ParameterReader& parameters) {
 }
 
 Recipe bagel_edit_recipe(const ParameterReader& parameters) {
-  BagelOptions options{.stage = bagel_stage(parameters.one_of("preset", {"pt", "ct", "sft"})),
-                       .drop = parameters.on_off("drop")};
-  if (parameters.text("max_sample") != "auto")
-    options.stage.max_sample = parameters.integer("max_sample", 4096, std::int64_t{1} << 30);
+  const BagelOptions options = bagel_image_options(parameters);
   return {.draw =
               [options](Random random, SampleLimits& limits) {
                 return draw_accepted(random, limits, options.stage.max_sample, [&](Random& again, SampleLimits& used) {

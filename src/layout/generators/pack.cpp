@@ -65,6 +65,7 @@ Sample draw_within(const Recipe& recipe, const Random& random, std::int64_t room
 class Packer {
  public:
   Packer(const Recipe& recipe, std::int64_t tokens) : recipe_(recipe), tokens_(tokens), room_(tokens) {
+    require(tokens <= kMaxTokens, "tokens {} is above 2^40", tokens);
     for (const Sample& sample : recipe.smallest) missing_ |= modes_of(sample);
     require(reserve(missing_) <= tokens, "tokens {} is too few for one span of each mode; this generator needs {}",
             tokens, reserve(missing_));
