@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 marble=build/cpu/tools/marble/marble
-pack=(gemma3-docs --tokens 8192 --seed 1)
+pack=(bagel-mix --tokens 16384 --seed 1)
 
 show() {
   printf '\n$ %s\n' "$*"

@@ -36,6 +36,15 @@ std::pair<std::string_view, std::string_view> cut(std::string_view text, char se
   return {text.substr(0, at), text.substr(at + 1)};
 }
 
+/// CLI11 saturates where a number does not fit; this refuses.
+template <typename Integer>
+std::string fits(const std::string& text) {
+  Integer value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc{} && end == text.data() + text.size()) return {};
+  return fmt::format("'{}' is not an integer that fits", text);
+}
+
 bool names_a_file(const std::string& source) {
   return source.ends_with(".json") || source.find('/') != std::string::npos || std::filesystem::exists(source);
 }
@@ -97,8 +106,8 @@ Model model_of(const GeneratorInfo& generator) {
 
 void LayoutFlags::add_to(CLI::App& app) {
   app.add_option("layout", source, "A generator's name, or a JSON file")->required()->option_text("LAYOUT");
-  app.add_option("--tokens", tokens, "Tokens to generate");
-  app.add_option("--seed", seed, "Seed of the generator (default 0)");
+  app.add_option("--tokens", tokens, "Tokens to generate")->check(fits<std::int64_t>);
+  app.add_option("--seed", seed, "Seed of the generator (default 0)")->check(fits<std::uint64_t>);
   app.add_option("--set", parameters, "A parameter of the generator, key=value; repeatable")
       ->option_text("KEY=VALUE")
       ->expected(1)
@@ -120,6 +129,7 @@ NamedLayout resolve(const LayoutFlags& flags) {
 
 std::vector<CLI::Option*> ModelFlags::add_to(CLI::App& app) {
   CLI::Option* one = app.add_option("--window", window, "Every layer has this window (0: none)");
+  one->check(fits<std::int64_t>);
   CLI::Option* list = app.add_option("--layers", layers, "Layer kinds, e.g. 10,52@1024: count[@window],…");
   one->excludes(list);
   list->option_text("LIST");
@@ -172,7 +182,8 @@ std::vector<CLI::Option*> PlanFlags::add_to(CLI::App& app) {
           app.add_option("--ulysses", mesh.ulysses, "Ulysses ranks U")->capture_default_str(),
           app.add_option("--ranks-per-node", mesh.ranks_per_node, "Ranks of a node")->capture_default_str(),
           app.add_option("--canonical", canonical, "auto, sequence or stack")->capture_default_str(),
-          app.add_option("--placement", placement, "auto, contiguous, zigzag, striped or ptrr")->capture_default_str(),
+          app.add_option("--placement", placement, "auto, contiguous, zigzag, striped, ptrr, chunks or dealt")
+              ->capture_default_str(),
           app.add_option("--strategy", strategy, "auto, ring, alltoall or allgather")->capture_default_str()};
 }
 

@@ -39,7 +39,7 @@ int fail(std::string message, int code) {
 
 int run(int argc, char** argv) {
   CLI::App app{"Exact, balanced attention over packed multimodal sequences", "marble"};
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);
   std::vector<std::pair<CLI::App*, Run>> runs;
   for (const Command& command : kCommands) {
     CLI::App* sub = app.add_subcommand(command.name, command.description);
@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
     for (const auto& [sub, action] : runs) {
       if (sub->parsed()) return action();
     }
+    return fail("a command is missing; see marble --help", 2);
   } catch (const CLI::CallForHelp&) {
     fmt::print("{}", app.help());
   } catch (const CLI::ParseError& error) {
