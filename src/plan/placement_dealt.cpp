@@ -3,20 +3,21 @@
 
 // The dealt placement: whole samples go to ranks so that tokens and work are equal.
 //
-//   1. A sample heavier than a share of a rank's mean is split into parts, zigzag; smaller shares split more samples.
+//   1. A sample heavier than a share of a rank's mean is split into parts, zigzag.
 //   2. Samples, heaviest first, go where work and tokens are most wanted.
-//   3. Swaps of whole samples level what is left.
+//   3. Swaps between ranks level what is left.
 //   4. Ranks beyond their rows give the head of their least dense samples to ranks with room: a causal head reads
 //      nothing of the rest, so a cut costs few bytes.
-// The share that first levels the work wins, since it splits least.
+// Smaller shares, and one more part for what the busiest rank holds, are tried while the work is not level; the best
+// deal weighs imbalance against the keys that splits send.
 
-#include "base/parallel.hpp"
 #include "plan/placement.hpp"
 
 #include "marble/error.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace marble {
@@ -86,7 +87,8 @@ class SampleCut {
 
 class Dealer {
  public:
-  Dealer(const PlacementInput& input, const std::vector<Sample>& samples, double share)
+  /// `parts`: of each sample.
+  Dealer(const PlacementInput& input, const std::vector<Sample>& samples, std::span<const std::int32_t> parts)
       : input_(input), samples_(samples), rows_(ring_rows(input.order.num_tokens, input.ring, input.block)) {
     const auto ring = static_cast<std::size_t>(input.ring);
     std::int64_t work = 0;
@@ -96,7 +98,7 @@ class Dealer {
     work_.assign(ring, 0);
     tokens_.assign(ring, 0);
     held_.resize(ring);
-    deal(share);
+    deal(parts);
     level();
     list_ranges();
     fit();
@@ -106,6 +108,10 @@ class Dealer {
   [[nodiscard]] double imbalance() const {
     return static_cast<double>(*std::max_element(work_.begin(), work_.end())) / mean_work_;
   }
+  /// Keys that splits send, over all tokens.
+  [[nodiscard]] double sent() const;
+  /// The sample of the busiest rank's heaviest item.
+  [[nodiscard]] std::int32_t heaviest_of_busiest() const;
   /// In ascending canonical index.
   [[nodiscard]] std::vector<OwnedRange> ranges() const;
 
@@ -116,7 +122,7 @@ class Dealer {
     std::int64_t work = 0, tokens = 0;
   };
 
-  void deal(double share);
+  void deal(std::span<const std::int32_t> parts);
   void place(const std::vector<Item>& parts);
   void give(std::size_t rank, const Item& item, int sign);
   void level();
@@ -124,7 +130,8 @@ class Dealer {
   void list_ranges();
   void fit();
   [[nodiscard]] double strain(std::size_t rank, std::int64_t work, std::int64_t tokens) const;
-  [[nodiscard]] std::vector<std::size_t> swappable(std::size_t rank) const;
+  [[nodiscard]] bool holds(std::size_t rank, std::int32_t sample) const;
+  [[nodiscard]] std::vector<std::size_t> swappable(std::size_t rank, std::size_t other) const;
 
   const PlacementInput& input_;
   const std::vector<Sample>& samples_;
@@ -140,15 +147,11 @@ void Dealer::give(std::size_t rank, const Item& item, int sign) {
   tokens_[rank] += sign * item.tokens;
 }
 
-void Dealer::deal(double share) {
+void Dealer::deal(std::span<const std::int32_t> parts_of) {
   std::vector<std::vector<Item>> items;
   for (std::size_t s = 0; s < samples_.size(); ++s) {
     const Sample& sample = samples_[s];
-    const auto by_work = std::ceil(static_cast<double>(sample.work) / (share * mean_work_));
-    const auto by_tokens = std::ceil(static_cast<double>(sample.tokens) / static_cast<double>(rows_));
-    const auto blocks = (sample.tokens + input_.block - 1) / input_.block;
-    const auto parts = static_cast<std::int32_t>(std::clamp<double>(
-        std::max(by_work, by_tokens), 1, static_cast<double>(std::min<std::int64_t>(input_.ring, blocks))));
+    const std::int32_t parts = parts_of[s];
     std::vector<Item>& of_sample = items.emplace_back(static_cast<std::size_t>(parts));
     for (std::int32_t p = 0; p < parts; ++p)
       of_sample[static_cast<std::size_t>(p)] = {static_cast<std::int32_t>(s), p, parts, 0, sample.work / parts};
@@ -187,29 +190,33 @@ double Dealer::strain(std::size_t rank, std::int64_t work, std::int64_t tokens) 
   return w * w + t * t;
 }
 
-/// Whole samples of the rank, at most kTries of them, spread over its weights.
-std::vector<std::size_t> Dealer::swappable(std::size_t rank) const {
-  constexpr std::size_t kTries = 96;
-  std::vector<std::size_t> whole;
+bool Dealer::holds(std::size_t rank, std::int32_t sample) const {
+  return std::any_of(held_[rank].begin(), held_[rank].end(), [&](const Item& item) { return item.sample == sample; });
+}
+
+/// Items of the rank that `other` may take (it holds no part of the same sample), spread over the rank's weights when
+/// they are many: about 2^17 swaps are tried against all ranks.
+std::vector<std::size_t> Dealer::swappable(std::size_t rank, std::size_t other) const {
+  const auto tries = static_cast<std::size_t>(std::sqrt(131072.0 / static_cast<double>(work_.size()))) + 1;
+  std::vector<std::size_t> free;
   for (std::size_t i = 0; i < held_[rank].size(); ++i)
-    if (held_[rank][i].parts == 1) whole.push_back(i);
-  if (whole.size() <= kTries) return whole;
+    if (held_[rank][i].parts == 1 || !holds(other, held_[rank][i].sample)) free.push_back(i);
+  if (free.size() <= tries) return free;
   std::vector<std::size_t> spread;
-  for (std::size_t i = 0; i < kTries; ++i) spread.push_back(whole[i * whole.size() / kTries]);
+  for (std::size_t i = 0; i < tries; ++i) spread.push_back(free[i * free.size() / tries]);
   return spread;
 }
 
-/// The best exchange of one whole sample, or none, of `rank` for one, or none, of another rank.
+/// The best exchange of one item, or none, of `rank` for one, or none, of another rank.
 bool Dealer::level_rank(std::size_t rank) {
   struct Swap {
     double gain = 1e-9;
     std::size_t other = 0;
     std::ptrdiff_t mine = -1, theirs = -1;  // -1: none
   } best;
-  const std::vector<std::size_t> mine = swappable(rank);
   for (std::size_t other = 0; other < work_.size(); ++other) {
     if (other == rank) continue;
-    const std::vector<std::size_t> theirs = swappable(other);
+    const std::vector<std::size_t> mine = swappable(rank, other), theirs = swappable(other, rank);
     const double before = strain(rank, 0, 0) + strain(other, 0, 0);
     for (std::size_t m = 0; m <= mine.size(); ++m)
       for (std::size_t t = 0; t <= theirs.size(); ++t) {
@@ -240,13 +247,14 @@ bool Dealer::level_rank(std::size_t rank) {
 }
 
 void Dealer::level() {
+  constexpr double kSettled = 1e-6;  // within a thousandth of both means
   const std::size_t ring = work_.size();
   std::vector<char> settled(ring, 0);
   for (std::size_t turn = 0; turn < 6 * ring; ++turn) {
     std::size_t worst = ring;
     for (std::size_t r = 0; r < ring; ++r)
       if (!settled[r] && (worst == ring || strain(r, 0, 0) > strain(worst, 0, 0))) worst = r;
-    if (worst == ring || strain(worst, 0, 0) < 1e-7) return;
+    if (worst == ring || strain(worst, 0, 0) < kSettled) return;
     if (level_rank(worst))
       std::fill(settled.begin(), settled.end(), 0);
     else
@@ -294,6 +302,20 @@ void Dealer::fit() {
     }
 }
 
+double Dealer::sent() const {
+  double sum = 0.0;
+  for (const std::vector<Item>& items : held_)
+    for (const Item& item : items) sum += static_cast<double>(item.tokens) * (item.parts - 1);
+  return sum / static_cast<double>(std::max<std::int64_t>(1, input_.order.num_tokens));
+}
+
+std::int32_t Dealer::heaviest_of_busiest() const {
+  const auto busiest = static_cast<std::size_t>(std::max_element(work_.begin(), work_.end()) - work_.begin());
+  const auto heaviest = std::max_element(held_[busiest].begin(), held_[busiest].end(),
+                                         [](const Item& a, const Item& b) { return a.work < b.work; });
+  return heaviest == held_[busiest].end() ? 0 : heaviest->sample;
+}
+
 std::vector<OwnedRange> Dealer::ranges() const {
   std::vector<OwnedRange> result;
   for (const Held& held : ranges_) result.push_back(held.range);
@@ -303,21 +325,53 @@ std::vector<OwnedRange> Dealer::ranges() const {
   return result;
 }
 
+/// The fewest parts, each of at most `share` of a rank's mean work and no more tokens than a rank's rows.
+std::vector<std::int32_t> split_by_share(const PlacementInput& input, const std::vector<Sample>& samples,
+                                         double share) {
+  double work = 0.0;
+  for (const Sample& sample : samples) work += static_cast<double>(sample.work);
+  const double most = std::max(1.0, share * work / input.ring);
+  const auto rows = static_cast<double>(ring_rows(input.order.num_tokens, input.ring, input.block));
+  std::vector<std::int32_t> parts;
+  for (const Sample& sample : samples) {
+    const double wanted = std::max(std::ceil(static_cast<double>(sample.work) / most),
+                                   std::ceil(static_cast<double>(sample.tokens) / rows));
+    const std::int64_t blocks = (sample.tokens + input.block - 1) / input.block;
+    parts.push_back(static_cast<std::int32_t>(
+        std::clamp(wanted, 1.0, static_cast<double>(std::min<std::int64_t>(input.ring, blocks)))));
+  }
+  return parts;
+}
+
+/// Imbalance beyond 2 % costs its time; keys sent cost a fiftieth of it a shard, since they travel while ranks compute.
+double penalty_of(const Dealer& dealer) {
+  constexpr double kFree = 1.02, kImbalance = 5.0, kSent = 0.02;
+  return kImbalance * std::max(0.0, dealer.imbalance() - kFree) + kSent * dealer.sent() + 1e-9;
+}
+
 }  // namespace
 
 std::vector<OwnedRange> place_dealt(const PlacementInput& input) {
   constexpr double kLevel = 1.005;
   constexpr double kShares[] = {1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125};
+  constexpr int kMoreParts = 16;
   const std::vector<Sample> samples = measure_samples(input);
   std::vector<OwnedRange> best;
-  double best_imbalance = 0.0;
+  double best_penalty = std::numeric_limits<double>::infinity();
   for (const double share : kShares) {
-    const Dealer dealer(input, samples, share);
-    if (best.empty() || dealer.imbalance() < best_imbalance) {
-      best = dealer.ranges();
-      best_imbalance = dealer.imbalance();
+    std::vector<std::int32_t> parts = split_by_share(input, samples, share);
+    for (int more = 0; more < kMoreParts && best_penalty > 0.0; ++more) {
+      const Dealer dealer(input, samples, parts);
+      const bool level = dealer.imbalance() <= kLevel;
+      const double penalty = level ? 0.0 : penalty_of(dealer);
+      if (penalty < best_penalty) {
+        best = dealer.ranges();
+        best_penalty = penalty;
+      }
+      std::int32_t& heaviest = parts[static_cast<std::size_t>(dealer.heaviest_of_busiest())];
+      if (level || heaviest >= input.ring) break;
+      ++heaviest;
     }
-    if (best_imbalance <= kLevel) break;
   }
   return best;
 }
