@@ -23,10 +23,12 @@ struct ForwardCall {
   TensorView out, lse;
 };
 
-/// dout is like out; dq like q; dk, dv like k. All are of q's dtype.
+/// dout is like out; dq like q; dk, dv like k. All are of q's dtype. delta_shift is optional (no data: none), dense and
+/// like lse; it is added to delta = rowsum(out * dout). A loss that uses LSE passes minus its gradient by LSE.
 struct BackwardCall {
   TensorView q, k, v, out, lse, dout;
   TensorView dq, dk, dv;
+  TensorView delta_shift = {};
 };
 
 /// A rank plan bound to a backend and a transport, with its workspace: made once per plan, used by every layer. The

@@ -228,7 +228,11 @@ void attention_backward(BoundAttention& attention, const BackwardCall& call) {
   pass.set(Tensor::dk, call.dk);
   pass.set(Tensor::dv, call.dv);
   impl.backend.zero(pass.carried(), impl.backend.dq_accumulator_bytes(impl.plan));
-  impl.backend.prepare_backward(call.out, call.dout, pass.buffer(Tensor::delta), impl.plan.header().valid_rows);
+  const TensorView& delta = pass.buffer(Tensor::delta);
+  const std::int64_t valid_rows = impl.plan.header().valid_rows;
+  impl.backend.prepare_backward(call.out, call.dout, delta, valid_rows);
+  if (call.delta_shift.data != nullptr && valid_rows > 0)
+    impl.backend.unpack(call.delta_shift.data, delta.block(0, valid_rows, 0, delta.heads), true);
   pass.run([&](std::int32_t index, const Work& work) {
     const BackwardTensors tensors{pass.queries(work.q),     pass.keys(work.k, work),  pass.keys(work.v, work),
                                   pass.queries(work.dout),  pass.queries(work.lse),   pass.queries(work.delta),
