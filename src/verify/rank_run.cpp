@@ -104,17 +104,18 @@ struct RankResult {
   std::array<std::vector<float>, kNumTensorsShown> tensors;
   enum Count { tiles, backward_tiles, planned_tiles, planned_backward_tiles, pads_written, kNumCounts };
   std::array<std::int64_t, kNumCounts> counts{};
-  enum Tokens { received, planned_received, kNumTokens };
+  enum Tokens { received, planned_received, kNumTokens };  // keys of this rank's heads
   std::array<double, kNumTokens> tokens{};
 };
 
-/// Bytes of keys and values that the forward pass receives from other ranks, and bytes of everything else.
+/// Bytes of keys and values that the forward pass fetches from other ring ranks, and bytes of everything else that it
+/// receives: what moves within a Ulysses group.
 struct PlannedBytes {
   std::int64_t keys = 0;
   std::int64_t others = 0;
 };
 
-PlannedBytes planned_bytes(const RankPlan& plan, DType dtype) {
+PlannedBytes planned_bytes(const RankPlan& plan, std::int32_t ulysses, DType dtype) {
   std::vector<bool> is_key(plan.buffers().size());
   for (const Work& work : plan.works()) is_key[at(work.k)] = is_key[at(work.v)] = true;
   PlannedBytes bytes;
@@ -128,7 +129,8 @@ PlannedBytes planned_bytes(const RankPlan& plan, DType dtype) {
         const BufferDesc& desc = plan.buffers()[at(transfer.buffer)];
         const std::int64_t size = transfer.rows * transfer.heads * (desc.scalar != 0 ? 1 : plan.header().head_dim) *
                                   (desc.type == BufferType::io ? size_of(dtype) : 4);
-        (is_key[at(transfer.buffer)] ? bytes.keys : bytes.others) += size;
+        const bool fetched = is_key[at(transfer.buffer)] && transfer.peer / ulysses != plan.header().rank / ulysses;
+        (fetched ? bytes.keys : bytes.others) += size;
       }
     }
   return bytes;
@@ -208,10 +210,11 @@ class RankRun {
   }
 
   void count_forward(std::int64_t received_bytes, std::int64_t tiles) {
-    const Model& model = request_.plan.model;
     const DType dtype = request_.options.dtype;
-    const PlannedBytes planned = planned_bytes(rank_plan_, dtype);
-    const auto token_bytes = static_cast<double>(2 * std::int64_t{model.kv_heads} * model.head_dim * size_of(dtype));
+    const PlannedBytes planned = planned_bytes(rank_plan_, request_.plan.mesh.ulysses, dtype);
+    const RankPlanHeader& header = rank_plan_.header();
+    const auto token_bytes =
+        static_cast<double>(2 * std::int64_t{header.local_kv_heads} * header.head_dim * size_of(dtype));
     result_.tokens[RankResult::received] = static_cast<double>(received_bytes - planned.others) / token_bytes;
     result_.tokens[RankResult::planned_received] = static_cast<double>(planned.keys) / token_bytes;
     result_.counts[RankResult::tiles] = tiles;
@@ -292,7 +295,12 @@ class Gathering {
     sum_.pads_written += result.counts[RankResult::pads_written];
   }
 
-  RunResult take() { return std::move(sum_); }
+  RunResult take() {
+    // The ranks of a Ulysses group share a token's heads, and together count it once.
+    sum_.ran.received_tokens /= plan_.mesh.ulysses;
+    sum_.rank_plans.received_tokens /= plan_.mesh.ulysses;
+    return std::move(sum_);
+  }
 
  private:
   const Plan& plan_;
@@ -315,6 +323,15 @@ DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dty
     return tensor;
   };
   return {make(0, shape.heads), make(1, shape.kv_heads), make(2, shape.kv_heads), make(3, shape.heads)};
+}
+
+VerifyCounts planned_counts(const Plan& plan, const VerifyOptions& options) {
+  VerifyCounts counts;
+  for (const PairDemand& demand : plan.layers[at(options.layer)].demand)
+    counts.tiles += plan.mesh.ulysses * (demand.full_tiles + demand.partial_tiles);
+  counts.backward_tiles = options.forward_only ? 0 : counts.tiles;
+  counts.received_tokens = static_cast<double>(exchange_tokens(plan, options.layer).kv);
+  return counts;
 }
 
 std::optional<RunResult> run_rank(const RunRequest& request, Transport& transport) {

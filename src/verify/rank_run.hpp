@@ -26,6 +26,9 @@ struct RunResult {
 /// Random inputs, exact in `dtype`, the same for equal seeds.
 [[nodiscard]] DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dtype, std::uint64_t seed);
 
+/// What the plan itself says that all ranks together will do.
+[[nodiscard]] VerifyCounts planned_counts(const Plan& plan, const VerifyOptions& options);
+
 struct RunRequest {
   const Plan& plan;
   const DenseInputs& inputs;

@@ -40,16 +40,6 @@ std::vector<Mode> modes_of(const Layout& layout) {
   return modes;
 }
 
-/// What the plan itself says that all ranks will do.
-VerifyCounts planned_counts(const Plan& plan, const VerifyOptions& options) {
-  VerifyCounts counts;
-  for (const PairDemand& demand : plan.layers[static_cast<std::size_t>(options.layer)].demand)
-    counts.tiles += plan.mesh.ulysses * (demand.full_tiles + demand.partial_tiles);
-  counts.backward_tiles = options.forward_only ? 0 : counts.tiles;
-  counts.received_tokens = static_cast<double>(exchange_tokens(plan, options.layer).kv);
-  return counts;
-}
-
 /// A verification's fixed parts: checked options, plans and inputs.
 class Verification {
  public:

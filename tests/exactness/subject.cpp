@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "exactness/subject.hpp"
+
+#include "verify/errors.hpp"
+
+#include <cmath>
+
+namespace marble::exactness {
+
+Subject::Subject(const LayoutCase& layout_case, const Heads& heads, DType dtype, double softcap)
+    : layout_(layout_from_samples(layout_case.samples)),
+      model_{.heads = heads.query,
+             .kv_heads = heads.key,
+             .head_dim = layout_case.head_dim,
+             .layers = {{.rule = layout_case.rule}}},
+      block_(layout_case.block) {
+  const HeadShape shape{model_.heads, model_.kv_heads, model_.head_dim};
+  options_.dtype = dtype;
+  options_.attention = {.softmax_scale = 1.0 / std::sqrt(model_.head_dim), .softcap = softcap};
+  inputs_ = random_inputs(layout_.num_tokens(), shape, dtype, digest(layout_));
+  truth_ = dense_reference(layout_, layout_case.rule, shape, inputs_,
+                           {.attention = options_.attention, .dtype = dtype, .threads = 2});
+}
+
+PlanOptions Subject::options() const {
+  PlanOptions options;
+  options.block = block_;
+  options.stripe = block_;
+  return options;
+}
+
+RunResult Subject::run(const Plan& plan, const BackendFactory& backend) const {
+  VerifyOptions options = options_;
+  options.backend = backend;
+  return run_ranks({plan, inputs_, options, 1, {}});
+}
+
+const RunResult& Subject::single_run(const Plan& plan) {
+  const auto found = single_runs_.find(plan.canonical);
+  if (found != single_runs_.end()) return found->second;
+  PlanOptions options = this->options();
+  options.canonical = plan.canonical;
+  return single_runs_.emplace(plan.canonical, run(this->plan({}, options), make_cpu_backend)).first->second;
+}
+
+VerifyResult Subject::judge(const Plan& plan, const BackendFactory& backend) {
+  const RunResult distributed = run(plan, backend);
+  VerifyResult result;
+  result.ran = distributed.ran;
+  result.planned = planned_counts(plan, options_);
+  marble::judge(distributed, single_run(plan), truth_, inputs_, options_, result);
+  return result;
+}
+
+}  // namespace marble::exactness

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// One pack with random tensors and its fp64 truth, against which any number of distributed runs are judged.
+
+#include "exactness/layouts.hpp"
+#include "verify/dense_reference.hpp"
+#include "verify/rank_run.hpp"
+
+#include "marble/verify.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace marble::exactness {
+
+struct Heads {
+  std::int32_t query = 2;
+  std::int32_t key = 2;
+};
+
+class Subject {
+ public:
+  Subject(const LayoutCase& layout_case, const Heads& heads, DType dtype, double softcap = 0.0);
+
+  [[nodiscard]] const Layout& layout() const { return layout_; }
+  [[nodiscard]] const Model& model() const { return model_; }
+  [[nodiscard]] DType dtype() const { return options_.dtype; }
+  [[nodiscard]] const DenseInputs& inputs() const { return inputs_; }
+  [[nodiscard]] const AttentionOptions& attention() const { return options_.attention; }
+  [[nodiscard]] const DenseResult& truth() const { return truth_; }
+
+  /// Options with this subject's block.
+  [[nodiscard]] PlanOptions options() const;
+  [[nodiscard]] Plan plan(const Mesh& mesh, const PlanOptions& options) const {
+    return make_plan(layout_, model_, mesh, options);
+  }
+
+  /// Runs `plan`, which may be one for another mask over as many tokens, and judges it by this subject's truth.
+  [[nodiscard]] VerifyResult judge(const Plan& plan, const BackendFactory& backend = make_cpu_backend);
+
+ private:
+  [[nodiscard]] RunResult run(const Plan& plan, const BackendFactory& backend) const;
+  [[nodiscard]] const RunResult& single_run(const Plan& plan);
+
+  Layout layout_;
+  Model model_;
+  std::int32_t block_;
+  VerifyOptions options_;
+  DenseInputs inputs_;
+  DenseResult truth_;
+  std::map<Canonical, RunResult> single_runs_;
+};
+
+}  // namespace marble::exactness
