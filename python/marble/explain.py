@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""A plan in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from marble.plan import Plan
+
+
+def explain(plan: Plan) -> str:
+    """Placement, balance, exchanged keys and per-step work; one line per fact."""
+    native = plan.native
+    mesh = plan.mesh
+    layout = plan.layout
+    lines = [
+        f"{layout.num_samples} samples, {plan.tokens:,} tokens on ring {mesh.ring} x ulysses {mesh.ulysses}: "
+        f"{plan.rows:,} rows per rank, block {native.block}",
+        f"placement {native.placement} over {native.canonical} order",
+    ]
+    for layer, (window, count) in enumerate(zip(plan.model.windows, plan.model.layers.values(), strict=True)):
+        lines += _explain_layer(plan, layer, window.size, window.clamp, count)
+    return "\n".join(lines)
+
+
+def _explain_layer(plan: Plan, layer: int, window: int, clamp: bool, count: int) -> list[str]:
+    native = plan.native
+    pairs = plan.layout.legal_pairs(window, clamp=clamp)
+    total, by_step, _, _ = native.balance(layer)
+    received, ring, allgather = native.exchange_tokens(layer)
+    kind = "no window" if window == 0 else f"window {window}" + (", clamped" if clamp else "")
+    lines = [
+        f"{count} layers with {kind}: {native.strategies[layer]}, {pairs:,} legal pairs",
+        f"  busiest rank over mean {total:.3f}, step by step {by_step:.3f}",
+        f"  keys received by all ranks {received:,} (ring {ring:,}, all-gather {allgather:,})",
+    ]
+    for step, work in enumerate(native.step_pairs(layer)):
+        lines.append(f"  step {step}: legal pairs per ring rank {', '.join(f'{pairs:,}' for pairs in work)}")
+    return lines

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of process groups, and what each group carries: the only global state, keyed by the group's name."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    import torch
+
+    from marble.session import Session
+
+SOLO = ""  # a mesh of one rank has no group
+
+_lock = threading.Lock()
+_groups: dict[str, dist.ProcessGroup] = {}
+_sessions: dict[tuple[str, str], Session] = {}
+atexit.register(_sessions.clear)
+
+
+def register_group(group: dist.ProcessGroup) -> str:
+    """Remembers a process group under its name, which is what operators take."""
+    name = group.group_name
+    with _lock:
+        if _groups.get(name) is not group:
+            _forget_sessions(name)
+        _groups[name] = group
+    return name
+
+
+def group_of(name: str) -> dist.ProcessGroup:
+    """The registered process group; ValueError when there is none of that name."""
+    with _lock:
+        if name in _groups:
+            return _groups[name]
+    raise ValueError(
+        f"group: no process group {name!r} in this process; initialise torch.distributed, then make the mesh "
+        "(marble.Mesh, Mesh.from_group, Mesh.from_device_mesh or Mesh.from_env)"
+    )
+
+
+def session_of(name: str, device: torch.device) -> Session:
+    """The session of a group on a device, made at its first use."""
+    from marble.session import Session
+
+    key = (name, str(device))
+    with _lock:
+        if key in _sessions:
+            return _sessions[key]
+    session = Session(name, device)
+    with _lock:
+        return _sessions.setdefault(key, session)
+
+
+def forget_group(name: str = SOLO) -> None:
+    """Drops a group with its transport, workspaces and caches: after a TransportError, or before the group is
+    destroyed.
+    """
+    with _lock:
+        _groups.pop(name, None)
+        _forget_sessions(name)
+
+
+def _forget_sessions(name: str) -> None:
+    for key in [key for key in _sessions if key[0] == name]:
+        del _sessions[key]

@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""
+The operators that PyTorch sees: attention forward and backward, and movements of rows between ranks.
+
+Each is one opaque operator with a fake and, where it makes sense, an autograd registration, so that torch.compile keeps
+it whole, checkpointing can save or recompute it by name (torch.ops.marble.attention_forward), and no collective is
+reordered inside it. Groups travel by name, plans as uint8 host tensors.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from marble.groups import SOLO, group_of, session_of
+from marble.routing import Route
+
+_DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+_NO_TENSOR = (0, 0, 0, 0, 0, 0)
+
+
+def _dense_rows(x: Tensor) -> Tensor:
+    """The tensor itself unless its last axis has gaps."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def _view(x: Tensor) -> tuple[int, int, int, int, int, int]:
+    rows, heads, dim = x.shape
+    return x.data_ptr(), rows, heads, dim, x.stride(0), x.stride(1)
+
+
+def _scalar_view(x: Tensor) -> tuple[int, int, int, int, int, int]:
+    rows, heads = x.shape
+    return x.data_ptr(), rows, heads, 1, x.stride(0), x.stride(1)
+
+
+@torch.library.custom_op("marble::attention_forward", mutates_args=())
+def attention_forward(
+    q: Tensor, k: Tensor, v: Tensor, rank_plan: Tensor, group: str, softmax_scale: float, softcap: float
+) -> tuple[Tensor, Tensor]:
+    """Output [rows, heads, head_dim] in q's dtype and LSE [rows, heads] in fp32."""
+    q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    bound = session_of(group, q.device).bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
+    bound.forward(_view(q), _view(k), _view(v), _view(out), _scalar_view(lse))
+    return out, lse
+
+
+@attention_forward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, rank_plan: Tensor, group: str, softmax_scale: float, softcap: float
+) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(q.shape[:2], dtype=torch.float32)
+
+
+@torch.library.custom_op("marble::attention_backward", mutates_args=())
+def attention_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor,
+    rank_plan: Tensor,
+    group: str,
+    softmax_scale: float,
+    softcap: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients by q, k and v, in their dtype, from those by output and LSE."""
+    q, k, v, out, dout = (_dense_rows(x) for x in (q, k, v, out, dout))
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    # The gradient by a score is P * (dP - delta + dlse). Rows without a key have LSE -inf and no gradient.
+    shift = torch.where(lse.isneginf(), 0.0, -dlse).contiguous()
+    bound = session_of(group, q.device).bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
+    bound.backward(
+        *(_view(x) for x in (q, k, v, out)),
+        _scalar_view(lse),
+        _view(dout),
+        _scalar_view(shift) if shift.numel() else _NO_TENSOR,
+        *(_view(x) for x in (dq, dk, dv)),
+    )
+    return dq, dk, dv
+
+
+@attention_backward.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+    dlse: Tensor,
+    rank_plan: Tensor,
+    group: str,
+    softmax_scale: float,
+    softcap: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    return dq, dk, dv
+
+
+def _attention_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+    q, k, v, rank_plan, ctx.group, ctx.softmax_scale, ctx.softcap = inputs
+    out, lse = output
+    ctx.save_for_backward(q, k, v, out, lse, rank_plan)
+
+
+def _attention_grads(ctx, dout, dlse):  # noqa: ANN001, ANN202
+    q, k, v, out, lse, rank_plan = ctx.saved_tensors
+    grads = attention_backward(q, k, v, out, lse, dout, dlse, rank_plan, ctx.group, ctx.softmax_scale, ctx.softcap)
+    return (*grads, None, None, None, None)
+
+
+attention_forward.register_autograd(_attention_grads, setup_context=_attention_setup)
+
+
+@torch.library.custom_op("marble::sum_over_ranks", mutates_args=())
+def sum_over_ranks(x: Tensor, group: str) -> Tensor:
+    """The sum of all ranks' tensors, summed in fp32 (fp64 and integers: as they are) and cast once. Not
+    differentiable.
+    """
+    low = x.is_floating_point() and x.dtype != torch.float64
+    total = x.to(torch.float32 if low else x.dtype, copy=True).contiguous()
+    if group != SOLO:
+        dist.all_reduce(total, group=group_of(group))
+    return total.to(x.dtype) if low and x.dtype != torch.float32 else total
+
+
+@sum_over_ranks.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("marble::copy_to_ranks", mutates_args=())
+def copy_to_ranks(x: Tensor, group: str) -> Tensor:
+    """The tensor itself, which all ranks hold; its gradient is the sum of all ranks' gradients."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+@copy_to_ranks.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _copy_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+    _, ctx.group = inputs
+
+
+def _copy_grads(ctx, grad):  # noqa: ANN001, ANN202
+    return sum_over_ranks(grad, ctx.group), None
+
+
+copy_to_ranks.register_autograd(_copy_grads, setup_context=_copy_setup)
+
+
+@torch.library.custom_op("marble::gather_tokens", mutates_args=())
+def gather_tokens(x: Tensor, positions: Tensor, plan_data: Tensor, tokens: int, group: str, summed: bool) -> Tensor:
+    """
+    All ranks' rows [rows, ...] as tokens [tokens, ...] in the given order.
+
+    Its gradient by x: this rank's own rows of the incoming gradient, or (``summed``) of its sum over ranks.
+    """
+    session = session_of(group, x.device)
+    rows = x.contiguous()
+    if session.group is not None:
+        every = x.new_empty((session.num_ranks * x.shape[0], *x.shape[1:]))
+        dist.all_gather_into_tensor(every, rows, group=session.group)
+        rows = every
+    return rows.index_select(0, session.index_of_tokens(plan_data).to(x.device))
+
+
+@gather_tokens.register_fake
+def _(x: Tensor, positions: Tensor, plan_data: Tensor, tokens: int, group: str, summed: bool) -> Tensor:
+    return x.new_empty((tokens, *x.shape[1:]))
+
+
+def take_rows(x: Tensor, positions: Tensor, fill: float) -> Tensor:
+    """Row i is x[positions[i]], or ``fill`` where that is negative."""
+    pads = (positions < 0).view(-1, *[1] * (x.dim() - 1))
+    if x.shape[0] == 0:
+        return x.new_full((positions.shape[0], *x.shape[1:]), fill)
+    return x.index_select(0, positions.clamp(min=0)).masked_fill(pads, fill)
+
+
+def _gather_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+    _, positions, _, _, ctx.group, ctx.summed = inputs
+    ctx.save_for_backward(positions)
+
+
+def _gather_grads(ctx, grad):  # noqa: ANN001, ANN202
+    (positions,) = ctx.saved_tensors
+    if ctx.summed:
+        grad = sum_over_ranks(grad, ctx.group)
+    return take_rows(grad, positions.to(grad.device), 0), None, None, None, None, None
+
+
+gather_tokens.register_autograd(_gather_grads, setup_context=_gather_setup)
+
+
+@torch.library.custom_op("marble::exchange_rows", mutates_args=())
+def exchange_rows(features: Tensor, positions: Tensor, plan_data: Tensor, rows: int, fill: float, group: str) -> Tensor:
+    """This rank's rows from all ranks' features [n, ...] of the tokens ``positions`` [n]; features of one token add
+    up.
+    """
+    session = session_of(group, features.device)
+    route = Route(session, positions, plan_data, rows)
+    out = features.new_full((rows, *features.shape[1:]), fill)
+    out[route.rows] = 0
+    arrived = route.send(features)
+    return out.index_add_(0, route.rows.to(out.device), arrived)
+
+
+@exchange_rows.register_fake
+def _(features: Tensor, positions: Tensor, plan_data: Tensor, rows: int, fill: float, group: str) -> Tensor:
+    return features.new_empty((rows, *features.shape[1:]))
+
+
+@torch.library.custom_op("marble::exchange_rows_backward", mutates_args=())
+def exchange_rows_backward(grad: Tensor, positions: Tensor, plan_data: Tensor, group: str) -> Tensor:
+    """Each feature's gradient, from the rank that holds its token's row."""
+    session = session_of(group, grad.device)
+    route = Route(session, positions, plan_data, grad.shape[0])
+    return route.send_back(grad.index_select(0, route.rows.to(grad.device)))
+
+
+@exchange_rows_backward.register_fake
+def _(grad: Tensor, positions: Tensor, plan_data: Tensor, group: str) -> Tensor:
+    return grad.new_empty((positions.shape[0], *grad.shape[1:]))
+
+
+def _exchange_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+    _, positions, plan_data, _, _, ctx.group = inputs
+    ctx.save_for_backward(positions, plan_data)
+
+
+def _exchange_grads(ctx, grad):  # noqa: ANN001, ANN202
+    positions, plan_data = ctx.saved_tensors
+    return exchange_rows_backward(grad, positions, plan_data, ctx.group), None, None, None, None, None
+
+
+exchange_rows.register_autograd(_exchange_grads, setup_context=_exchange_setup)

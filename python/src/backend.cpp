@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "marble/backend.hpp"
+
+#include "bindings.hpp"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <string>
+
+namespace nb = nanobind;
+
+namespace marble::python {
+
+void bind_backend(nb::module_& module) {
+  nb::class_<Backend>(module, "Backend")
+      .def_prop_ro("name", [](const Backend& backend) { return std::string(backend.name()); })
+      .def_prop_ro("tiles_computed", &Backend::tiles_computed);
+  module.def("cpu_backend", &make_cpu_backend, nb::arg("threads"));
+}
+
+}  // namespace marble::python

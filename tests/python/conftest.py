@@ -1,0 +1,21 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: a pool of gloo ranks that lives as long as the test session, and hypothesis without time limits."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+from pool import RankPool
+
+settings.register_profile("marble", deadline=None, max_examples=int(os.environ.get("MARBLE_EXAMPLES", "25")))
+settings.load_profile("marble")
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def pool():
+    """Runs a function of rank_checks.py on the ranks of a gloo world of 1 to 4."""
+    with RankPool() as ranks:
+        yield ranks

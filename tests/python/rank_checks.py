@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the ranks of the pool run. Every function gets its process group first."""
+
+import marble
+import torch
+import torch.distributed as dist
+from masks import dense_mask
+from reference import dense_attention, relative_error
+
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
+
+
+def _random(generator, tokens, heads, dim, dtype, gaps):
+    """A leaf [tokens, heads, dim]; with gaps, a view of a larger tensor with other strides."""
+    if not gaps:
+        return torch.randn(tokens, heads, dim, generator=generator).to(dtype).requires_grad_()
+    wide = torch.randn(heads, tokens, dim + 3, generator=generator).to(dtype)
+    return wide.transpose(0, 1)[..., :dim].requires_grad_()
+
+
+def attention_is_dense(
+    group,
+    samples,
+    *,
+    heads=4,
+    kv_heads=2,
+    dim=16,
+    ulysses=1,
+    layers=None,
+    block=16,
+    dtype="float32",
+    seed=0,
+    gaps=False,
+    softcap=0.0,
+    **options,
+):
+    """Output, LSE and gradients of all ranks together against dense attention; returns the largest relative error."""
+    dtype = getattr(torch, dtype)
+    layout = marble.Layout(samples)
+    model = marble.Model(heads=heads, kv_heads=kv_heads, head_dim=dim, layers=layers or {None: 1})
+    mesh = marble.Mesh.from_group(group, ulysses=ulysses)
+    plan = marble.plan(layout, model=model, mesh=mesh, block=block, **options)
+    generator = torch.Generator().manual_seed(seed)
+    tokens = layout.num_tokens
+    q = _random(generator, tokens, heads, dim, dtype, gaps)
+    k, v = (_random(generator, tokens, kv_heads, dim, dtype, gaps) for _ in range(2))
+    w_out = torch.randn(tokens, heads, dim, generator=generator).to(dtype)
+    w_lse = torch.randn(tokens, heads, generator=generator)
+    worst = 0.0
+    for window in model.layers:
+        kind = marble.model.to_window(window)
+        mask = dense_mask(layout, kind.size, kind.clamp)
+        expected, expected_lse = dense_attention(q, k, v, mask, dim**-0.5, softcap)
+        seen = mask.any(1)
+        loss = (expected * w_out).sum() + (expected_lse * w_lse)[seen].sum()
+        expected_grads = torch.autograd.grad(loss, (q, k, v))
+
+        shards = [plan.shard(x, grad="summed") for x in (q, k, v)]
+        out, lse = marble.attention(*shards, plan, window=window, softcap=softcap, return_lse=True)
+        pads = plan.positions < 0
+        assert (out[pads] == 0).all() and lse[pads].isneginf().all()
+        assert out.dtype == dtype and lse.dtype == torch.float32
+        whole, whole_lse = plan.unshard(out), plan.unshard(lse)
+        assert whole.shape == expected.shape, (whole.shape, expected.shape)
+        assert whole_lse.shape == expected_lse.shape, (whole_lse.shape, expected_lse.shape)
+        assert torch.equal(whole_lse.isneginf(), expected_lse.isneginf())
+        loss = (whole.float() * w_out).sum() + (whole_lse * w_lse)[seen].sum()
+        grads = torch.autograd.grad(loss, (q, k, v))
+        pairs = [(whole, expected), (whole_lse[seen], expected_lse[seen]), *zip(grads, expected_grads, strict=True)]
+        for value, exact in pairs:
+            assert torch.isfinite(value).all()
+            worst = max(worst, relative_error(value, exact))
+    assert worst < BOUNDS[dtype], f"relative error {worst} on {layout} {layout.samples()}"
+    return worst
+
+
+def shard_and_unshard_return(group, samples, ulysses):
+    """A round trip of several shapes and dtypes, with S == H, and both gradient conventions."""
+    layout = marble.Layout(samples)
+    model = marble.Model(heads=4, kv_heads=2, head_dim=8)
+    plan = marble.plan(layout, model=model, mesh=marble.Mesh.from_group(group, ulysses=ulysses), block=16)
+    tokens = layout.num_tokens
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    for shape, dim in (
+        ((tokens,), 0),
+        ((tokens, tokens), 0),
+        ((tokens, tokens), 1),
+        ((2, tokens, 3), 1),
+        ((3, 2, tokens), -1),
+    ):
+        for dtype in (torch.float32, torch.int64, torch.bfloat16, torch.bool):
+            x = torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
+            local = plan.shard(x, dim=dim, fill=1)
+            assert local.shape[dim] == plan.rows and local.dtype == dtype
+            assert torch.equal(plan.unshard(local, dim=dim), x)
+    labels = plan.shard(torch.arange(tokens), fill=-100)
+    assert torch.equal(labels, torch.where(plan.positions < 0, -100, plan.positions))
+
+    x = torch.randn(tokens, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weight = torch.randn(tokens, 3, generator=torch.Generator().manual_seed(1))
+    own = torch.zeros(tokens, 1)
+    own[plan.positions[: plan.valid_rows]] = 1
+    hidden = x * 2  # not a leaf
+    (partial,) = torch.autograd.grad((plan.shard(hidden) * plan.shard(weight)).sum(), x)
+    torch.testing.assert_close(partial, 2 * weight * own)
+    (summed,) = torch.autograd.grad((plan.shard(x * 2, grad="summed") * plan.shard(weight)).sum(), x)
+    torch.testing.assert_close(summed, 2 * weight)
+
+    local = plan.shard(x).detach().requires_grad_()
+    (grad,) = torch.autograd.grad((plan.unshard(local) * weight).sum(), local)
+    torch.testing.assert_close(grad, plan.shard(weight))
+    (grad,) = torch.autograd.grad((plan.unshard(local, grad="summed") * weight).sum() * (rank + 1), local)
+    torch.testing.assert_close(grad, plan.shard(weight) * (size * (size + 1) / 2))
+
+
+def features_reach_their_rows(group, samples):
+    """Each rank computes some tokens' features; they arrive in the rows of their owners, and gradients come back."""
+    layout = marble.Layout(samples)
+    model = marble.Model(heads=2, kv_heads=1, head_dim=8)
+    plan = marble.plan(layout, model=model, mesh=marble.Mesh.from_group(group), block=16)
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    tokens = layout.num_tokens
+    everything = torch.randn(tokens, 5, generator=torch.Generator().manual_seed(0))
+    chosen = torch.randperm(tokens, generator=torch.Generator().manual_seed(1))[: tokens // 2]
+    mine = chosen[chosen % size == rank] if rank else chosen[chosen % size == 0].flip(0)
+    if size > 2 and rank == 1:
+        mine = mine[:0]
+    counts = [None] * size
+    dist.all_gather_object(counts, mine.tolist(), group=group)
+    given = torch.zeros(tokens, dtype=torch.bool)
+    given[[position for part in counts for position in part]] = True
+    features = everything[mine].requires_grad_()
+    rows = plan.redistribute(features, mine, fill=7)
+    expected = plan.shard(torch.where(given[:, None], everything, 7.0), fill=7)
+    torch.testing.assert_close(rows, expected)
+    weight = torch.randn(tokens, 5, generator=torch.Generator().manual_seed(2))
+    (grad,) = torch.autograd.grad((rows * plan.shard(weight)).sum(), features)
+    torch.testing.assert_close(grad, weight[mine])
+
+
+def mean_is_global(group, samples):
+    """The loss is the mean over all ranks' valid tokens, also when a rank has none and its losses are NaN."""
+    layout = marble.Layout(samples)
+    plan = marble.plan(
+        layout, model=marble.Model(heads=1, kv_heads=1, head_dim=8), mesh=marble.Mesh.from_group(group), block=16
+    )
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    own = plan.positions[: plan.valid_rows]
+    for silent in (None, 0):
+        valid = torch.rand(layout.num_tokens, generator=torch.Generator().manual_seed(0)) < 0.6
+        owners = [None] * size
+        dist.all_gather_object(owners, own.tolist(), group=group)
+        if silent is not None:
+            valid[owners[silent]] = False
+        losses = torch.randn(layout.num_tokens, generator=torch.Generator().manual_seed(1))
+        local = plan.shard(losses, fill=torch.nan).masked_fill(~plan.shard(valid, fill=0), torch.nan).requires_grad_()
+        for convention, factor in (("summed", 1), ("averaged", size)):
+            mean = marble.token_mean(local, plan.shard(valid, fill=0), plan, gradients=convention)
+            expected = losses[valid].mean() if valid.any() else torch.tensor(0.0)
+            torch.testing.assert_close(mean, expected)
+            (grad,) = torch.autograd.grad(mean, local)
+            torch.testing.assert_close(grad, plan.shard(valid.float() / valid.sum().clamp(min=1)) * factor)
+    del rank
+
+
+def refusals_come_before_communication(group):
+    """Bad arguments raise on every rank; afterwards the group still works."""
+    layout = marble.Layout([[("causal", 50)]])
+    model = marble.Model(heads=4, kv_heads=2, head_dim=8)
+    plan = marble.plan(layout, model=model, mesh=marble.Mesh.from_group(group), block=16)
+    q, k = torch.randn(plan.rows + 1, 4, 8), torch.randn(plan.rows, 2, 8)
+    try:
+        marble.attention(q, k, k, plan)
+    except ValueError as error:
+        assert f"q: shape [{plan.rows + 1}, 4, 8] should be" in str(error), error
+    else:
+        raise AssertionError("a wrong local length was accepted")
+    assert marble.attention(q[:-1], k, k, plan).shape == (plan.rows, 4, 8)
+
+
+def different_plans_are_refused(group):
+    """Ranks that bring plans of different layouts all raise, naming the ranks, and none hangs."""
+    rank = dist.get_rank(group)
+    layout = marble.Layout([[("causal", 64)]] if rank == 0 else [[("causal", 60), ("full", 4)]])
+    model = marble.Model(heads=4, kv_heads=2, head_dim=8)
+    plan = marble.plan(layout, model=model, mesh=marble.Mesh.from_group(group), block=16)
+    q, k = torch.randn(plan.rows, 4, 8), torch.randn(plan.rows, 2, 8)
+    try:
+        marble.attention(q, k, k, plan)
+    except ValueError as error:
+        assert "ranks disagree on the plan digest: rank 0 has" in str(error), error
+    else:
+        raise AssertionError("different plans were accepted")
