@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from marble import _native
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """
     A sliding window of ``size`` tokens over the causal rule.
 
