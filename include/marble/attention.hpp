@@ -18,9 +18,12 @@
 namespace marble {
 
 /// q, out: [rows, heads, head_dim]; k, v: [rows, kv_heads, head_dim], all of one dtype; lse: fp32 [rows, heads, 1].
+/// saved: saved_bytes() of the backend's memory that this call writes and its backward reads; null when the plan keeps
+/// nothing.
 struct ForwardCall {
   TensorView q, k, v;
   TensorView out, lse;
+  void* saved = nullptr;
 };
 
 /// dout is like out; dq like q; dk, dv like k. All are of q's dtype. delta_shift is optional (no data: none), dense and
@@ -29,6 +32,7 @@ struct BackwardCall {
   TensorView q, k, v, out, lse, dout;
   TensorView dq, dk, dv;
   TensorView delta_shift = {};
+  void* saved = nullptr;
 };
 
 /// A rank plan bound to a backend and a transport, with its workspace: made once per plan, used by every layer. The
@@ -56,6 +60,9 @@ void attention_forward(BoundAttention& attention, const ForwardCall& call);
 
 /// Gradients of forward's inputs, summed in fp32 wherever sums cross blocks, steps or ranks, and cast once.
 void attention_backward(BoundAttention& attention, const BackwardCall& call);
+
+/// Memory that each layer keeps from forward to backward, in bytes: what the plan's `keep` names. 256-byte aligned.
+[[nodiscard]] std::int64_t saved_bytes(const RankPlan& plan, DType dtype);
 
 /// Workspace that a BoundAttention of this plan takes, in bytes.
 [[nodiscard]] std::int64_t workspace_bytes(const RankPlan& plan, DType dtype, const Backend& backend);

@@ -62,20 +62,29 @@ enum class Placement : std::uint8_t { contiguous, zigzag, striped, ptrr, chunks,
 ///   allgather  every shard whole, as many distances a step as the byte cap allows
 enum class Strategy : std::uint8_t { ring, alltoall, allgather };
 
+/// What backward finds kept from forward; the rest it exchanges again. More memory, fewer bytes.
+///   nothing    only the caller's own tensors
+///   scattered  the attention side of Ulysses: q, k, v and lse of this rank's heads
+///   fetched    that, and every fetched key
+enum class Keep : std::uint8_t { nothing, scattered, fetched };
+
 [[nodiscard]] std::string_view to_string(Placement placement);
 [[nodiscard]] std::string_view to_string(Strategy strategy);
+[[nodiscard]] std::string_view to_string(Keep keep);
 /// Throw InvalidArgument naming the value and the accepted names.
 [[nodiscard]] Placement parse_placement(std::string_view name);
 [[nodiscard]] Strategy parse_strategy(std::string_view name);
 [[nodiscard]] Canonical parse_canonical(std::string_view name);
+[[nodiscard]] Keep parse_keep(std::string_view name);
 
 /// Absent choices are the planner's.
 struct PlanOptions {
   std::optional<Canonical> canonical;
   std::optional<Placement> placement;
   std::optional<Strategy> strategy;
-  std::int32_t block = 128;       // rows of a block, forward and backward alike
-  std::int64_t stripe = 128;      // tokens of a stripe (striped)
+  std::int32_t block = 128;   // rows of a block, forward and backward alike
+  std::int64_t stripe = 128;  // tokens of a stripe (striped)
+  Keep keep = Keep::nothing;
   std::int64_t fetch_tokens = 0;  // cap on one step's fetched rows (alltoall, allgather); 0: one shard
   int threads = 2;
 };
@@ -116,6 +125,7 @@ struct Plan {
   std::int32_t block = 128;
   Canonical canonical = Canonical::stack;
   Placement placement = Placement::ptrr;
+  Keep keep = Keep::nothing;
   std::vector<Piece> pieces;              // ascending canonical index, covering [0, tokens)
   std::int64_t rows = 0;                  // of every rank's tensors; depends only on tokens, mesh and block
   std::vector<std::int64_t> ring_tokens;  // tokens of each ring rank

@@ -97,6 +97,8 @@ struct BufferDesc {
   BufferType type = BufferType::io;
   std::int32_t scalar = 0;
   std::int32_t zeroed = 0;  // starts a pass as zeros (sums are added into it)
+  std::int32_t saved = 0;   // written by forward, read by backward: lives in memory that the caller keeps
+  std::int32_t reserved = 0;
 };
 
 /// The caller's tensors: this rank's rows, all heads of the model. lse and delta (rowsum of output times its gradient)

@@ -124,7 +124,7 @@ namespace {
 /// One pass over the plan's steps, with the caller's tensors in place.
 class PassRun {
  public:
-  PassRun(BoundAttention::Impl& impl, Pass pass)
+  PassRun(BoundAttention::Impl& impl, Pass pass, void* saved)
       : impl_(impl),
         pass_(pass),
         layout_(impl.layout.of(pass)),
@@ -132,9 +132,11 @@ class PassRun {
         fetch_(impl.plan, impl.backend, impl.transport, buffers_, impl.workspace->at(layout_.fetch_staging)),
         give_back_(impl.plan, impl.backend, impl.transport, buffers_, impl.workspace->at(layout_.give_back_staging)) {
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
-      if (layout_.buffers[b] == PassLayout::kAbsent) continue;
-      buffers_[b] =
-          buffer_view(impl.plan, static_cast<std::int32_t>(b), impl.dtype, impl.workspace->at(layout_.buffers[b]));
+      const std::int64_t offset = layout_.buffers[b], saved_offset = impl.layout.saved[b];
+      if (offset == PassLayout::kAbsent && saved_offset == PassLayout::kAbsent) continue;
+      std::byte* data = saved_offset == PassLayout::kAbsent ? impl.workspace->at(offset)
+                                                            : static_cast<std::byte*>(saved) + saved_offset;
+      buffers_[b] = buffer_view(impl.plan, static_cast<std::int32_t>(b), impl.dtype, data);
       if (impl.plan.buffers()[b].zeroed != 0) zero_view(impl.backend, buffers_[b]);
     }
   }
@@ -198,7 +200,8 @@ class PassRun {
 void attention_forward(BoundAttention& attention, const ForwardCall& call) {
   BoundAttention::Impl& impl = attention.impl();
   check_call(impl.plan, impl.dtype, call);
-  PassRun pass(impl, Pass::forward);
+  check_saved(call.saved, impl.layout.saved_bytes);
+  PassRun pass(impl, Pass::forward, call.saved);
   pass.set(Tensor::q, call.q);
   pass.set(Tensor::k, call.k);
   pass.set(Tensor::v, call.v);
@@ -217,7 +220,8 @@ void attention_forward(BoundAttention& attention, const ForwardCall& call) {
 void attention_backward(BoundAttention& attention, const BackwardCall& call) {
   BoundAttention::Impl& impl = attention.impl();
   check_call(impl.plan, impl.dtype, call);
-  PassRun pass(impl, Pass::backward);
+  check_saved(call.saved, impl.layout.saved_bytes);
+  PassRun pass(impl, Pass::backward, call.saved);
   pass.set(Tensor::q, call.q);
   pass.set(Tensor::k, call.k);
   pass.set(Tensor::v, call.v);
@@ -244,6 +248,12 @@ void attention_backward(BoundAttention& attention, const BackwardCall& call) {
     impl.backend.backward(*impl.bound, index, tensors, impl.options);
   });
   for (const TensorView& view : {call.dq, call.dk, call.dv}) zero_view(impl.backend, impl.pads(view));
+}
+
+std::int64_t saved_bytes(const RankPlan& plan, DType dtype) {
+  WorkspaceLayout layout;
+  lay_out_saved(plan, dtype, layout);
+  return layout.saved_bytes;
 }
 
 std::int64_t workspace_bytes(const RankPlan& plan, DType dtype, const Backend& backend) {

@@ -30,9 +30,10 @@ bool is_disjoint(const TensorView& view) {
          nested(view.row_stride, view.rows, view.head_stride, view.heads);
 }
 
-void check_tensor(const RankPlan& plan, DType dtype, Tensor tensor, const TensorView& view, Access access) {
-  const std::string_view name = to_string(tensor);
-  const TensorView expected = buffer_view(plan, index_of(tensor), dtype, nullptr);
+/// `view` has the shape and dtype of the plan's `like`.
+void check_tensor(const RankPlan& plan, DType dtype, std::string_view name, Tensor like, const TensorView& view,
+                  Access access) {
+  const TensorView expected = buffer_view(plan, index_of(like), dtype, nullptr);
   require(view.rows == expected.rows && view.heads == expected.heads && view.dim == expected.dim, "{}: {} should be {}",
           name, shape(view), shape(expected));
   require(view.dtype == expected.dtype, "{}: {} should be {}", name, to_string(view.dtype), to_string(expected.dtype));
@@ -44,6 +45,10 @@ void check_tensor(const RankPlan& plan, DType dtype, Tensor tensor, const Tensor
           view.row_stride, view.head_stride);
   require(access == Access::read || is_disjoint(view), "{}: strides [{}, {}] make elements of {} overlap", name,
           view.row_stride, view.head_stride, shape(view));
+}
+
+void check_tensor(const RankPlan& plan, DType dtype, Tensor tensor, const TensorView& view, Access access) {
+  check_tensor(plan, dtype, to_string(tensor), tensor, view, access);
 }
 
 void check_desc(const RankPlan& plan, Tensor tensor, std::int32_t heads, BufferType type, bool scalar) {
@@ -98,6 +103,11 @@ void check_options(const AttentionOptions& options) {
           "softcap {} should be 0 (none) or positive and finite", options.softcap);
 }
 
+void check_saved(const void* saved, std::int64_t saved_bytes) {
+  require(saved != nullptr || saved_bytes == 0,
+          "saved: no memory should be {} bytes, which the plan keeps for backward", saved_bytes);
+}
+
 void check_call(const RankPlan& plan, DType dtype, const ForwardCall& call) {
   check_tensor(plan, dtype, Tensor::q, call.q, Access::read);
   check_tensor(plan, dtype, Tensor::k, call.k, Access::read);
@@ -117,7 +127,7 @@ void check_call(const RankPlan& plan, DType dtype, const BackwardCall& call) {
   check_tensor(plan, dtype, Tensor::dk, call.dk, Access::write);
   check_tensor(plan, dtype, Tensor::dv, call.dv, Access::write);
   if (call.delta_shift.data == nullptr) return;
-  check_tensor(plan, dtype, Tensor::lse, call.delta_shift, Access::read);
+  check_tensor(plan, dtype, "delta_shift", Tensor::lse, call.delta_shift, Access::read);
   require(call.delta_shift.contiguous(), "delta_shift: strides [{}, {}] should be dense", call.delta_shift.row_stride,
           call.delta_shift.head_stride);
 }

@@ -13,6 +13,9 @@ void check_plan(const RankPlan& plan, const Transport& transport);
 
 void check_options(const AttentionOptions& options);
 
+/// Saved memory is there when the plan keeps something.
+void check_saved(const void* saved, std::int64_t saved_bytes);
+
 void check_call(const RankPlan& plan, DType dtype, const ForwardCall& call);
 void check_call(const RankPlan& plan, DType dtype, const BackwardCall& call);
 

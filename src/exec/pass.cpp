@@ -84,7 +84,8 @@ PassLayout lay_out_pass(const RankPlan& plan, Pass pass, DType dtype, std::int64
   };
   const auto num_buffers = static_cast<std::int32_t>(plan.buffers().size());
   for (std::int32_t buffer = 0; buffer < num_buffers; ++buffer)
-    layout.buffers.push_back(uses[buffer] && !is_callers(buffer)
+    layout.buffers.push_back(uses[buffer] && !is_callers(buffer) &&
+                                     plan.buffers()[static_cast<std::size_t>(buffer)].saved == 0
                                  ? take(buffer_view(plan, buffer, dtype, nullptr).bytes())
                                  : PassLayout::kAbsent);
   layout.carried = take(carried_bytes);
@@ -116,6 +117,15 @@ TensorView buffer_view(const RankPlan& plan, std::int32_t buffer, DType dtype, v
                     desc.scalar != 0 ? 1 : plan.header().head_dim);
 }
 
+void lay_out_saved(const RankPlan& plan, DType dtype, WorkspaceLayout& layout) {
+  const auto num_buffers = static_cast<std::int32_t>(plan.buffers().size());
+  for (std::int32_t buffer = 0; buffer < num_buffers; ++buffer) {
+    const bool saved = plan.buffers()[static_cast<std::size_t>(buffer)].saved != 0;
+    layout.saved.push_back(saved ? layout.saved_bytes : PassLayout::kAbsent);
+    if (saved) layout.saved_bytes += workspace_align(buffer_view(plan, buffer, dtype, nullptr).bytes());
+  }
+}
+
 WorkspaceLayout lay_out_workspace(const RankPlan& plan, DType dtype, const Backend& backend) {
   const RankPlanHeader& header = plan.header();
   const std::int64_t pad_bytes = (header.rows - header.valid_rows) * header.heads * size_of(DType::fp32);
@@ -124,6 +134,7 @@ WorkspaceLayout lay_out_workspace(const RankPlan& plan, DType dtype, const Backe
   layout.forward = lay_out_pass(plan, Pass::forward, dtype, begin, backend.state_bytes(plan));
   layout.backward = lay_out_pass(plan, Pass::backward, dtype, begin, backend.dq_accumulator_bytes(plan));
   layout.bytes = std::max(layout.forward.end, layout.backward.end);
+  lay_out_saved(plan, dtype, layout);
   return layout;
 }
 

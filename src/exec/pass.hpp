@@ -37,7 +37,7 @@ enum class Pass { forward, backward };
 /// Where each part begins, in bytes from the start of the workspace.
 struct PassLayout {
   static constexpr std::int64_t kAbsent = -1;
-  std::vector<std::int64_t> buffers;  // kAbsent: the caller's, or not used by this pass
+  std::vector<std::int64_t> buffers;  // kAbsent: the caller's, saved, or not used by this pass
   std::int64_t carried = 0;           // forward: the backend's state; backward: its dQ accumulator
   std::int64_t fetch_staging = 0;     // one fetch and one return are under way at a time
   std::int64_t give_back_staging = 0;
@@ -48,6 +48,8 @@ struct WorkspaceLayout {
   std::int64_t lse_pads = 0;  // a dense [pad rows, heads] of -inf, written once
   PassLayout forward, backward;
   std::int64_t bytes = 0;
+  std::vector<std::int64_t> saved;  // buffers in the caller's saved memory; kAbsent: in none
+  std::int64_t saved_bytes = 0;
 
   [[nodiscard]] const PassLayout& of(Pass pass) const { return pass == Pass::forward ? forward : backward; }
 };
@@ -57,6 +59,9 @@ inline constexpr std::int64_t kWorkspaceAlignment = 256;
 [[nodiscard]] constexpr std::int64_t workspace_align(std::int64_t bytes) {
   return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
+
+/// The part of a layout that concerns saved memory.
+void lay_out_saved(const RankPlan& plan, DType dtype, WorkspaceLayout& layout);
 
 /// Throws InvalidArgument when a pass uses a tensor that its call does not bring.
 [[nodiscard]] WorkspaceLayout lay_out_workspace(const RankPlan& plan, DType dtype, const Backend& backend);

@@ -120,6 +120,7 @@ Plan make_plan(const Layout& layout, const Model& model, const Mesh& mesh, const
   Plan plan{.layout = layout, .model = model, .mesh = mesh, .block = options.block};
   plan.canonical = options.canonical.value_or(model.order_dependent ? Canonical::sequence : Canonical::stack);
   plan.placement = options.placement.value_or(model.order_dependent ? Placement::contiguous : Placement::ptrr);
+  plan.keep = options.keep;
   place_tokens(plan, options);
   for (const LayerKind& kind : model.layers) plan.layers.push_back(plan_layer(plan, kind, options));
   plan.digest = fnv1a_words(kFnvOffset, to_bytes(plan));

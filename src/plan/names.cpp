@@ -13,6 +13,7 @@ namespace {
 constexpr std::array kPlacements = {Placement::contiguous, Placement::zigzag, Placement::striped,
                                     Placement::ptrr,       Placement::chunks, Placement::dealt};
 constexpr std::array kStrategies = {Strategy::ring, Strategy::alltoall, Strategy::allgather};
+constexpr std::array kKeeps = {Keep::nothing, Keep::scattered, Keep::fetched};
 constexpr std::array kCanonicals = {Canonical::sequence, Canonical::stack};
 
 template <typename Values>
@@ -57,6 +58,21 @@ std::string_view to_string(Strategy strategy) {
   throw InternalError("strategy out of range");
 }
 
+std::string_view to_string(Keep keep) {
+  switch (keep) {
+    case Keep::nothing:
+      return "nothing";
+    case Keep::scattered:
+      return "scattered";
+    case Keep::fetched:
+      return "fetched";
+  }
+  throw InternalError("keep out of range");
+}
+
+Keep parse_keep(std::string_view name) {
+  return parse(name, "keep", kKeeps);
+}
 Placement parse_placement(std::string_view name) {
   return parse(name, "placement", kPlacements);
 }

@@ -96,8 +96,8 @@ void fields(Io& io, T& plan) {
   io(plan.model.heads), io(plan.model.kv_heads), io(plan.model.head_dim), io(plan.model.layers),
       io(plan.model.order_dependent);
   io(plan.mesh.ring), io(plan.mesh.ulysses), io(plan.mesh.ranks_per_node);
-  io(plan.block), io(plan.canonical), io(plan.placement), io(plan.pieces), io(plan.rows), io(plan.ring_tokens),
-      io(plan.layers);
+  io(plan.block), io(plan.canonical), io(plan.placement), io(plan.keep), io(plan.pieces), io(plan.rows),
+      io(plan.ring_tokens), io(plan.layers);
 }
 
 template <typename T>

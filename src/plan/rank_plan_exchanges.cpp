@@ -6,12 +6,6 @@
 #include "plan/rank_plan_maker.hpp"
 
 namespace marble {
-namespace {
-
-using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;  // (sent buffer, received buffer)
-
-}  // namespace
-
 /// Transfers of k, then v, of every ring distance of the slice. `of_owner`: this rank's rows that others fetch;
 /// otherwise the rows that it fetched, which lie in a slot, each distance and range from a block border on.
 void RankPlanMaker::add_fetch_side(std::int32_t slice, std::int32_t k, std::int32_t v, bool of_owner, bool add) {
@@ -40,7 +34,7 @@ void RankPlanMaker::add_fetch_side(std::int32_t slice, std::int32_t k, std::int3
 }
 
 std::int32_t RankPlanMaker::add_fetch(std::int32_t slice) {
-  const Slot& slot = slots_[slice % 2 == 1 ? 0 : 1];
+  const Slot& slot = slots_[static_cast<std::size_t>(slice) - 1];
   Exchange exchange;
   exchange.sends.begin = static_cast<std::int64_t>(parts_.transfers.size());
   add_fetch_side(slice, sides_.k, sides_.v, true, false);
@@ -52,7 +46,7 @@ std::int32_t RankPlanMaker::add_fetch(std::int32_t slice) {
 }
 
 std::int32_t RankPlanMaker::add_give_back(std::int32_t slice) {
-  const Slot& slot = slots_[slice % 2 == 1 ? 0 : 1];
+  const Slot& slot = slots_[static_cast<std::size_t>(slice) - 1];
   Exchange exchange;
   exchange.sends.begin = static_cast<std::int64_t>(parts_.transfers.size());
   add_fetch_side(slice, slot.dk, slot.dv, false, false);

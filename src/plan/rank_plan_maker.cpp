@@ -86,47 +86,70 @@ void RankPlanMaker::add_header() {
     parts_.head_map.push_back(head / group - heads_.kv.begin);
 }
 
-std::int32_t RankPlanMaker::add_buffer(std::int64_t rows, std::int32_t heads, BufferType type, bool scalar,
-                                       bool zeroed) {
-  parts_.buffers.push_back({rows, heads, type, scalar ? 1 : 0, zeroed ? 1 : 0});
+std::int32_t RankPlanMaker::add_buffer(const BufferDesc& desc) {
+  parts_.buffers.push_back(desc);
   return static_cast<std::int32_t>(parts_.buffers.size()) - 1;
 }
 
 void RankPlanMaker::add_buffers() {
-  const std::int32_t heads = plan_.model.heads, kv_heads = plan_.model.kv_heads;
-  const auto caller = [&](Tensor, std::int32_t count, bool scalar) {
-    return add_buffer(plan_.rows, count, scalar ? BufferType::fp32 : BufferType::io, scalar);
-  };
-  sides_.q = caller(Tensor::q, heads, false);
-  sides_.k = caller(Tensor::k, kv_heads, false);
-  sides_.v = caller(Tensor::v, kv_heads, false);
-  sides_.out = caller(Tensor::out, heads, false);
-  sides_.lse = caller(Tensor::lse, heads, true);
-  sides_.dout = caller(Tensor::dout, heads, false);
-  sides_.delta = caller(Tensor::delta, heads, true);
-  sides_.dq = caller(Tensor::dq, heads, false);
-  sides_.dk = caller(Tensor::dk, kv_heads, false);
-  sides_.dv = caller(Tensor::dv, kv_heads, false);
-
+  add_caller_buffers();
   const std::int64_t rows = parts_.header.query_rows;
   const std::int32_t q_count = heads_.q.count, kv_count = heads_.kv.count;
+  const std::int32_t kept = plan_.keep != Keep::nothing ? 1 : 0;
   if (plan_.mesh.ulysses > 1) {
-    for (std::int32_t* side : {&sides_.q, &sides_.out, &sides_.dout, &sides_.dq})
-      *side = add_buffer(rows, q_count, BufferType::io);
-    for (std::int32_t* side : {&sides_.lse, &sides_.delta}) *side = add_buffer(rows, q_count, BufferType::fp32, true);
-    for (std::int32_t* side : {&sides_.k, &sides_.v}) *side = add_buffer(rows, kv_count, BufferType::io);
+    sides_.q = add_buffer({.rows = rows, .heads = q_count, .saved = kept});
+    for (std::int32_t* side : {&sides_.k, &sides_.v})
+      *side = add_buffer({.rows = rows, .heads = kv_count, .saved = kept});
+    for (std::int32_t* side : {&sides_.out, &sides_.dout, &sides_.dq})
+      *side = add_buffer({.rows = rows, .heads = q_count});
+    sides_.lse = add_buffer({.rows = rows, .heads = q_count, .type = BufferType::fp32, .scalar = 1, .saved = kept});
+    sides_.delta = add_buffer({.rows = rows, .heads = q_count, .type = BufferType::fp32, .scalar = 1});
     for (std::int32_t* side : {&sides_.dk, &sides_.dv})
-      if (!replicates_) *side = add_buffer(rows, kv_count, BufferType::io);
+      if (!replicates_) *side = add_buffer({.rows = rows, .heads = kv_count});
   }
-  sides_.dk_sum = add_buffer(rows, kv_count, BufferType::fp32, false, true);
-  sides_.dv_sum = add_buffer(rows, kv_count, BufferType::fp32, false, true);
+  const auto add_sum = [&](std::int64_t sum_rows, std::int32_t heads) {
+    return add_buffer({.rows = sum_rows, .heads = heads, .type = BufferType::fp32, .zeroed = 1});
+  };
+  sides_.dk_sum = add_sum(rows, kv_count);
+  sides_.dv_sum = add_sum(rows, kv_count);
   if (replicates_) {
-    sides_.dk_owner_sum = add_buffer(plan_.rows, kv_heads, BufferType::fp32, false, true);
-    sides_.dv_owner_sum = add_buffer(plan_.rows, kv_heads, BufferType::fp32, false, true);
+    sides_.dk_owner_sum = add_sum(plan_.rows, plan_.model.kv_heads);
+    sides_.dv_owner_sum = add_sum(plan_.rows, plan_.model.kv_heads);
   }
-  for (std::int32_t s = 0; s < std::min(2, num_slices()); ++s) {
-    const auto slot = [&](BufferType type) { return add_buffer(layer_.slot_rows, kv_count, type); };
-    slots_[s] = {slot(BufferType::io), slot(BufferType::io), slot(BufferType::fp32), slot(BufferType::fp32)};
+  add_slots();
+}
+
+void RankPlanMaker::add_caller_buffers() {
+  const auto add = [&](std::int32_t heads, bool scalar) {
+    return add_buffer({.rows = plan_.rows,
+                       .heads = heads,
+                       .type = scalar ? BufferType::fp32 : BufferType::io,
+                       .scalar = scalar ? 1 : 0});
+  };
+  const std::int32_t heads = plan_.model.heads, kv_heads = plan_.model.kv_heads;
+  sides_.q = add(heads, false);  // in the order of enum Tensor
+  sides_.k = add(kv_heads, false);
+  sides_.v = add(kv_heads, false);
+  sides_.out = add(heads, false);
+  sides_.lse = add(heads, true);
+  sides_.dout = add(heads, false);
+  sides_.delta = add(heads, true);
+  sides_.dq = add(heads, false);
+  sides_.dk = add(kv_heads, false);
+  sides_.dv = add(kv_heads, false);
+}
+
+void RankPlanMaker::add_slots() {
+  const bool kept = plan_.keep == Keep::fetched;
+  for (std::int32_t slice = 1; slice <= num_slices(); ++slice) {
+    Slot slot{};
+    if (slice > 2) slot = slots_[slots_.size() - 2];
+    const auto add = [&](BufferType type, bool saved) {
+      return add_buffer({.rows = layer_.slot_rows, .heads = heads_.kv.count, .type = type, .saved = saved ? 1 : 0});
+    };
+    if (slice <= 2 || kept) slot.k = add(BufferType::io, kept), slot.v = add(BufferType::io, kept);
+    if (slice <= 2) slot.dk = add(BufferType::fp32, false), slot.dv = add(BufferType::fp32, false);
+    slots_.push_back(slot);
   }
 }
 
@@ -171,21 +194,24 @@ void RankPlanMaker::add_steps() {
   const Sides& s = sides_;
   const auto caller = [](Tensor tensor) { return static_cast<std::int32_t>(tensor); };
   std::int32_t scatter = -1, gather = -1, scatter_back = -1;
+  const bool keeps_sides = plan_.keep != Keep::nothing, keeps_fetches = plan_.keep == Keep::fetched;
   if (ulysses) {
     scatter = add_scatter({{caller(Tensor::q), s.q}}, {{caller(Tensor::k), s.k}, {caller(Tensor::v), s.v}});
     gather = add_gather({{s.out, caller(Tensor::out)}, {s.lse, caller(Tensor::lse)}}, {});
-    scatter_back = add_scatter({{caller(Tensor::q), s.q},
-                                {caller(Tensor::dout), s.dout},
-                                {caller(Tensor::lse), s.lse},
-                                {caller(Tensor::delta), s.delta}},
-                               {{caller(Tensor::k), s.k}, {caller(Tensor::v), s.v}});
+    Pairs q_like = {{caller(Tensor::dout), s.dout}, {caller(Tensor::delta), s.delta}}, kv_like;
+    if (!keeps_sides) {
+      q_like.insert(q_like.end(), {{caller(Tensor::q), s.q}, {caller(Tensor::lse), s.lse}});
+      kv_like = {{caller(Tensor::k), s.k}, {caller(Tensor::v), s.v}};
+    }
+    scatter_back = add_scatter(q_like, kv_like);
   }
   for (std::int32_t w = 0; w <= num_slices(); ++w) {
     const std::int32_t fetch = w > 0 ? add_fetch(w) : -1;
     parts_.forward_steps.push_back(
         {.fetch = w > 0 ? fetch : scatter, .work = w, .give_back = w == num_slices() ? gather : -1});
+    const std::int32_t fetch_again = keeps_fetches ? -1 : fetch;
     parts_.backward_steps.push_back(
-        {.fetch = w > 0 ? fetch : scatter_back, .work = w, .give_back = w > 0 ? add_give_back(w) : -1});
+        {.fetch = w > 0 ? fetch_again : scatter_back, .work = w, .give_back = w > 0 ? add_give_back(w) : -1});
   }
   Step finish{};
   if (!replicates_) {

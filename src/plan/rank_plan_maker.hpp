@@ -9,6 +9,7 @@
 //              last      give back: Ulysses gather of out, lse
 //   backward   step 0    fetch: scatter of q, k, v, dout, lse, delta    work: own keys
 //              step s    fetch: slice s of k, v                 work: the fetched keys   give back: their dk, dv, added
+//                        (what the plan keeps from forward is not exchanged again)
 //              after     finish: one cast of dq, dk, dv         give back: Ulysses gather of dq, dk, dv
 //              after     finish: one cast of dk, dv, when key heads are replicated and their sums met in fp32
 //
@@ -31,21 +32,25 @@ class RankPlanMaker {
   [[nodiscard]] RankPlan make();
 
  private:
+  using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;  // (sent buffer, received buffer)
+
   /// Buffer numbers of the attention side.
   struct Sides {
     std::int32_t q, k, v, out, lse, dout, delta, dq, dk, dv;  // in the caller's dtype (lse and delta fp32)
     std::int32_t dk_sum, dv_sum;                              // fp32, of the attention side
     std::int32_t dk_owner_sum, dv_owner_sum;  // fp32, of this rank's rows, when key heads are replicated
   };
-  /// One of two buffers that fetched keys, and their gradients, pass through by turns.
+  /// The buffers of a slice's fetched keys and their gradients: two that slices pass through by turns, unless keys are
+  /// kept.
   struct Slot {
     std::int32_t k, v, dk, dv;
   };
 
   void add_header();
   void add_buffers();
-  std::int32_t add_buffer(std::int64_t rows, std::int32_t heads, BufferType type, bool scalar = false,
-                          bool zeroed = false);
+  void add_caller_buffers();
+  void add_slots();
+  std::int32_t add_buffer(const BufferDesc& desc);
   void add_query_segments();
 
   void add_works();
@@ -59,10 +64,8 @@ class RankPlanMaker {
   std::int32_t add_fetch(std::int32_t slice);
   std::int32_t add_give_back(std::int32_t slice);
   void add_fetch_side(std::int32_t slice, std::int32_t k, std::int32_t v, bool of_owner, bool add);
-  std::int32_t add_scatter(const std::vector<std::pair<std::int32_t, std::int32_t>>& q_like,
-                           const std::vector<std::pair<std::int32_t, std::int32_t>>& kv_like);
-  std::int32_t add_gather(const std::vector<std::pair<std::int32_t, std::int32_t>>& q_like,
-                          const std::vector<std::pair<std::int32_t, std::int32_t>>& kv_like);
+  std::int32_t add_scatter(const Pairs& q_like, const Pairs& kv_like);
+  std::int32_t add_gather(const Pairs& q_like, const Pairs& kv_like);
   SectionRange add_finishes(const std::vector<Finish>& finishes);
 
   [[nodiscard]] std::int32_t num_slices() const { return static_cast<std::int32_t>(layer_.slices.size()) - 1; }
@@ -83,7 +86,7 @@ class RankPlanMaker {
   std::vector<std::int32_t> local_rule_;
   std::vector<std::vector<Item>> forward_items_;  // by work
   Sides sides_{};
-  Slot slots_[2]{};
+  std::vector<Slot> slots_;  // by slice
   RankPlanParts parts_;
 };
 

@@ -62,7 +62,7 @@ void RankPlanMaker::add_work(std::int32_t slice) {
             .dk = s.dk_sum,
             .dv = s.dv_sum};
   if (slice > 0) {
-    const Slot& slot = slots_[slice % 2 == 1 ? 0 : 1];
+    const Slot& slot = slots_[static_cast<std::size_t>(slice) - 1];
     work.k = slot.k, work.v = slot.v, work.dk = slot.dk, work.dv = slot.dv;
     work.clear_gradients = 1;
   }

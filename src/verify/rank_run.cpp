@@ -188,7 +188,8 @@ class RankRun {
     BoundAttention attention(rank_plan_, dtype, request_.options.attention, backend_, transport_);
     const std::int64_t bytes_before = transport_.bytes_received();
     const std::int64_t tiles_before = backend_.tiles_computed();
-    attention_forward(attention, {q.view(), k.view(), v.view(), out.view(), lse.view()});
+    const RankTensor saved(backend_, DType::fp32, saved_bytes(rank_plan_, dtype) / 4, 1, 1);
+    attention_forward(attention, {q.view(), k.view(), v.view(), out.view(), lse.view(), saved.view().data});
     backend_.synchronize();
     count_forward(transport_.bytes_received() - bytes_before, backend_.tiles_computed() - tiles_before);
     show(0, out, 0.0F);
@@ -199,8 +200,17 @@ class RankRun {
                dv = tensor(model.kv_heads);
     dout.fill(request_.inputs.dout, positions_);
     const std::int64_t forward_tiles = backend_.tiles_computed();
-    attention_backward(attention, {q.view(), k.view(), v.view(), out.view(), lse.view(), dout.view(), dq.view(),
-                                   dk.view(), dv.view()});
+    attention_backward(attention, {q.view(),
+                                   k.view(),
+                                   v.view(),
+                                   out.view(),
+                                   lse.view(),
+                                   dout.view(),
+                                   dq.view(),
+                                   dk.view(),
+                                   dv.view(),
+                                   {},
+                                   saved.view().data});
     backend_.synchronize();
     result_.counts[RankResult::backward_tiles] = backend_.tiles_computed() - forward_tiles;
     result_.counts[RankResult::planned_backward_tiles] = planned_tiles(rank_plan_, rank_plan_.backward_steps());

@@ -55,7 +55,7 @@ CountingRanks::CountingRanks(const Plan& plan, std::int32_t layer) : plan_(plan)
       q_canonical_.back()[static_cast<std::size_t>(segment.row + i)] = segment.canonical + i;
     });
   }
-  fill_inputs();
+  fill_inputs(false);
 }
 
 std::int64_t& CountingRanks::at(std::size_t rank, std::int32_t buffer, std::int64_t row, std::int32_t head) {
@@ -63,14 +63,18 @@ std::int64_t& CountingRanks::at(std::size_t rank, std::int32_t buffer, std::int6
   return buffers_[rank][static_cast<std::size_t>(buffer)].at(static_cast<std::size_t>(row * desc.heads + head));
 }
 
-void CountingRanks::fill_inputs() {
+void CountingRanks::fill_inputs(bool keep_saved) {
+  const std::vector<std::vector<Buffer>> before = std::move(buffers_);
   buffers_.assign(plans_.size(), {});
   state_.clear();
   dq_.clear();
   for (std::size_t rank = 0; rank < plans_.size(); ++rank) {
     const RankPlan& plan = plans_[rank];
-    for (const BufferDesc& desc : plan.buffers())
+    for (const BufferDesc& desc : plan.buffers()) {
+      const std::size_t index = buffers_[rank].size();
       buffers_[rank].emplace_back(static_cast<std::size_t>(desc.rows * desc.heads), desc.zeroed ? 0 : kUnwritten);
+      if (keep_saved && desc.saved) buffers_[rank].back() = before[rank][index];
+    }
     const auto local = static_cast<std::size_t>(plan.header().query_rows * plan.header().local_heads);
     state_.emplace_back(local, kUnwritten);
     dq_.emplace_back(local, 0);
@@ -205,8 +209,12 @@ void CountingRanks::attend_backward(std::size_t rank, const Work& work) {
       for (std::int64_t key = k * block; key < (k + 1) * block; ++key) {
         if (!legal(rank, work, block_class, row, key)) continue;
         for (std::int32_t head = 0; head < plan.header().local_heads; ++head) {
-          ensure(at(rank, work.dout, row, head) / 1000 == q_position_[rank][static_cast<std::size_t>(row)] &&
-                     at(rank, work.delta, row, head) == at(rank, work.lse, row, head),
+          const std::int64_t position = q_position_[rank][static_cast<std::size_t>(row)];
+          const bool saved = plan.buffers()[static_cast<std::size_t>(work.lse)].saved != 0;  // forward's count
+          ensure(at(rank, work.dout, row, head) / 1000 == position &&
+                     at(rank, work.delta, row, head) / 1000 == position &&
+                     at(rank, work.q, row, head) / 1000 == position &&
+                     (saved || at(rank, work.lse, row, head) / 1000 == position),
                  "query tensors of another row");
           ++dq_[rank][static_cast<std::size_t>(row * plan.header().local_heads + head)];
           ++at(rank, work.dk, key, plan.head_map()[static_cast<std::size_t>(head)]);
@@ -252,12 +260,12 @@ void CountingRanks::run(bool backward) {
 }
 
 void CountingRanks::forward() {
-  fill_inputs();
+  fill_inputs(false);
   run(false);
 }
 
 void CountingRanks::backward() {
-  fill_inputs();
+  fill_inputs(true);
   run(true);
 }
 

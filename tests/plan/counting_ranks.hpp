@@ -19,6 +19,7 @@ class CountingRanks {
  public:
   explicit CountingRanks(const Plan& plan, std::int32_t layer = 0);
 
+  /// Backward finds what the plan saves as forward left it, and everything else unwritten.
   void forward();
   void backward();
 
@@ -29,7 +30,7 @@ class CountingRanks {
  private:
   using Buffer = std::vector<std::int64_t>;  // [row][head]
 
-  void fill_inputs();
+  void fill_inputs(bool keep_saved);
   void run(bool backward);
   void exchange(const std::vector<std::int32_t>& numbers);
   void attend_forward(std::size_t rank, const Work& work);

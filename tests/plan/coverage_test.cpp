@@ -89,7 +89,8 @@ TEST_P(CoverageTest, EveryLegalPairIsComputedExactlyOnce) {
                                       .placement = placement,
                                       .strategy = strategy,
                                       .block = block,
-                                      .stripe = turn % 3 == 0 ? block : 2}));
+                                      .stripe = turn % 3 == 0 ? block : 2,
+                                      .keep = static_cast<Keep>(turn % 3)}));
         if (HasFatalFailure()) return;
       }
 }
