@@ -18,7 +18,7 @@ HEADER_LAYER = {
     "layout.hpp": "layout", "generators.hpp": "layout",
     "mask.hpp": "mask",
     "rank_plan.hpp": "rank_plan", "plan.hpp": "plan",
-    "backend.hpp": "backend", "transport.hpp": "transport",
+    "backend.hpp": "backend", "cuda.hpp": "backend", "transport.hpp": "transport",
     "attention.hpp": "exec", "verify.hpp": "verify",
 }
 

@@ -13,6 +13,7 @@ int main() {
   mesh.ring = 4;
   const marble::Plan plan = marble::make_plan(marble::generate("gemma3-docs", 8192, 1), marble::Model{}, mesh);
   const auto backend = marble::make_cpu_backend(1);
-  fmt::print("{} rows a rank; backend {}; MPI {}\n", plan.rows, backend->name(), marble::mpi_available() ? "on" : "off");
+  fmt::print("{} rows a rank; backend {}; MPI {}\n", plan.rows, backend->name(),
+             marble::mpi_available() ? "on" : "off");
   return 0;
 }
