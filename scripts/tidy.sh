@@ -6,5 +6,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-grep -o '"file": "[^"]*"' build/cpu/compile_commands.json | cut -d '"' -f 4 | grep -E "^$PWD/(src|tools)/" |
+grep -o '"file": "[^"]*"' build/cpu/compile_commands.json | cut -d '"' -f 4 | grep -E "^$PWD/src/" |
   xargs -P "${1:-$(nproc)}" -n 1 clang-tidy-14 -p build/cpu --quiet --extra-arg=-Wno-unknown-warning-option
