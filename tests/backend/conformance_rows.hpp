@@ -93,6 +93,18 @@ TEST_P(BackendConformance, PreparesDeltaForValidRowsOnly) {
   }
 }
 
+TEST_P(BackendConformance, FinishesDqWithZerosInPadRows) {
+  const std::unique_ptr<Backend> device = backend();
+  const AttentionCase problem = mixed_case();
+  const RankPlan plan = make_brute_plan(problem.spec);
+  const auto valid = static_cast<std::int64_t>(problem.spec.queries.size());
+  DeviceTensor dq(*device, problem.dtype, valid, plan.header().query_rows, 1, problem.spec.head_dim, Strides::gaps);
+  const DeviceMemory all_nan(*device, device->dq_accumulator_bytes(plan));
+  device->finish_dq(plan, all_nan.data(), dq.view());
+  device->synchronize();
+  for (double value : dq.get(PadRows::zero)) EXPECT_TRUE(std::isnan(value));
+}
+
 TEST_P(BackendConformance, RefusesWhatItDoesNotCover) {
   const std::unique_ptr<Backend> device = backend();
   AttentionCase problem = mixed_case();

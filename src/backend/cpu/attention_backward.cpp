@@ -42,7 +42,8 @@ BackwardMemory make_memory(const Problem& problem, std::int64_t num_keys, float*
   return result;
 }
 
-/// Scores become probabilities, and `gradient` (dP) becomes dS.
+/// Scores become probabilities, and `gradient` (dP) becomes dS. A row with lse -inf has no legal key, so the mask
+/// zeroes whatever its exp came to.
 void softmax_gradient(const Problem& problem, BackwardMemory& memory, const TileMask& mask) {
   const std::int64_t rows = memory.scores.rows();
   for (std::int64_t key = 0; key < memory.scores.cols(); ++key) {
@@ -69,31 +70,35 @@ void wait_for_turn(const BackwardTask& task, const std::atomic<std::int32_t>& do
     std::this_thread::yield();
 }
 
-void add_query_block(const Problem& problem, const BackwardTask& task, const BackwardHead& head, BackwardMemory& memory,
-                     const Tokens& keys, const Tokens& values, BlockClass block_class, std::int32_t block,
-                     std::int32_t turn) {
-  const std::int64_t rows = problem.query_rows_in(block);
-  const std::int64_t first = std::int64_t{block} * problem.block;
+/// A query block that a task meets: its class, and its turn among the contributions to the block's dQ.
+struct QueryBlock {
+  std::int32_t index = 0;
+  BlockClass block_class = BlockClass::partial;
+  std::int32_t turn = 0;
+};
+
+void add_query_block(const Problem& problem, const BackwardTask& task, const BackwardHead& head,
+                     const QueryBlock& query_block, BackwardMemory& memory, const Tokens& keys, const Tokens& values) {
+  const std::int64_t rows = problem.query_rows_in(query_block.index);
+  const std::int64_t first = std::int64_t{query_block.index} * problem.block;
   if (rows > 0) {
     const Tokens queries = load_tokens(head.q, first, rows, problem.head_dim, memory.queries);
     const Tokens douts = load_tokens(head.dout, first, rows, problem.head_dim, memory.douts);
     load_scalars(head.lse, first, rows, memory.lse.data());
     load_scalars(head.delta, first, rows, memory.delta.data());
-    // A row with no legal key has lse -inf: +inf in its place makes its probabilities vanish.
-    memory.lse = (memory.lse == -kInfinity).select(kInfinity, memory.lse);
     memory.scores.topRows(rows).noalias() = problem.scale * (queries.transpose() * keys);
     memory.gradient.topRows(rows).noalias() = douts.transpose() * values;
-    const TileMask mask(problem, block_class, first, std::int64_t{task.item->block} * problem.block, rows);
+    const TileMask mask(problem, query_block.block_class, first, std::int64_t{task.item->block} * problem.block, rows);
     softmax_gradient(problem, memory, mask);
     memory.dv.noalias() += douts * memory.scores.topRows(rows);
     memory.dk.noalias() += problem.scale * (queries * memory.gradient.topRows(rows));
   }
-  wait_for_turn(task, head.done[block], turn);
+  wait_for_turn(task, head.done[query_block.index], query_block.turn);
   if (rows > 0) {
-    Eigen::Map<Eigen::MatrixXf> dq(head.dq + block * head.dq_stride, problem.head_dim, rows);
+    Eigen::Map<Eigen::MatrixXf> dq(head.dq + query_block.index * head.dq_stride, problem.head_dim, rows);
     dq.noalias() += problem.scale * (keys * memory.gradient.topRows(rows).transpose());
   }
-  head.done[block].store(turn + 1, std::memory_order_release);
+  head.done[query_block.index].store(query_block.turn + 1, std::memory_order_release);
 }
 
 void add_into(const HeadView& target, std::int64_t first, const Tile& sums) {
@@ -114,7 +119,7 @@ void backward(const Problem& problem, const BackwardTask& task, float* scratch) 
     for (std::int64_t r = task.item->run_begin; r < task.item->run_begin + task.item->run_count; ++r) {
       const Run& run = problem.runs[r];
       for (std::int32_t block = run.begin; block < run.end; ++block)
-        add_query_block(problem, task, task.heads[h], memory, keys, values, run.block_class, block, *turn++);
+        add_query_block(problem, task, task.heads[h], {block, run.block_class, *turn++}, memory, keys, values);
     }
   }
   add_into(task.dk, first_key, memory.dk);
