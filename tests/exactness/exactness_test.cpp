@@ -19,7 +19,8 @@ namespace {
 
 constexpr Heads kHeadCounts[] = {{2, 2}, {4, 1}, {7, 1}};  // query heads per key head: 1, 4, 7
 constexpr std::int32_t kRings[] = {1, 2, 3, 4, 5, 8};
-constexpr Placement kPlacements[] = {Placement::contiguous, Placement::zigzag, Placement::striped, Placement::ptrr};
+constexpr Placement kPlacements[] = {Placement::contiguous, Placement::zigzag, Placement::striped,
+                                     Placement::ptrr,       Placement::chunks, Placement::dealt};
 constexpr Canonical kCanonicals[] = {Canonical::sequence, Canonical::stack};
 
 std::string name_of(std::string name) {
@@ -43,7 +44,7 @@ class Exactness : public testing::TestWithParam<RingParameters> {};
 
 TEST_P(Exactness, RingsOfAnySizeEqualOneRank) {
   const auto& [layout, heads, dtype] = GetParam();
-  Subject subject(layout_cases()[layout], kHeadCounts[heads], dtype);
+  Subject subject(pack_of(layout_cases()[layout]), kHeadCounts[heads], dtype);
   PlanOptions options = subject.options();
   for (Canonical canonical : kCanonicals)
     for (Placement placement : kPlacements)
@@ -70,11 +71,11 @@ INSTANTIATE_TEST_SUITE_P(Packs, Exactness,
 /// One pack: the other strategies, Ulysses degrees and dtype, and a softcap.
 class ExactnessOfOthers : public testing::TestWithParam<std::size_t> {
  protected:
-  [[nodiscard]] const LayoutCase& layout_case() const { return layout_cases()[GetParam()]; }
+  [[nodiscard]] static Pack pack() { return pack_of(layout_cases()[GetParam()]); }
 };
 
 TEST_P(ExactnessOfOthers, StrategiesEqualOneRank) {
-  Subject subject(layout_case(), {4, 2}, DType::fp32);
+  Subject subject(pack(), {4, 2}, DType::fp32);
   PlanOptions options = subject.options();
   for (Strategy strategy : {Strategy::alltoall, Strategy::allgather})
     for (Placement placement : kPlacements)
@@ -90,7 +91,7 @@ TEST_P(ExactnessOfOthers, StrategiesEqualOneRank) {
 TEST_P(ExactnessOfOthers, UlyssesDegreesEqualOneRank) {
   // Degrees that divide the heads, that do not, and that exceed the key heads.
   for (Heads heads : {Heads{6, 3}, Heads{7, 1}, Heads{5, 5}}) {
-    Subject subject(layout_case(), heads, DType::bf16);
+    Subject subject(pack(), heads, DType::bf16);
     for (const auto& [ring, ulysses] : {std::pair{1, 2}, {1, 3}, {2, 2}, {3, 2}, {1, 5}}) {
       for (Strategy strategy : {Strategy::ring, Strategy::alltoall}) {
         PlanOptions options = subject.options();
@@ -103,7 +104,7 @@ TEST_P(ExactnessOfOthers, UlyssesDegreesEqualOneRank) {
 
 TEST_P(ExactnessOfOthers, Fp16AndASoftcapEqualOneRank) {
   for (double softcap : {0.0, 2.0}) {
-    Subject subject(layout_case(), {4, 2}, DType::fp16, softcap);
+    Subject subject(pack(), {4, 2}, DType::fp16, softcap);
     for (std::int32_t ring : {1, 3}) expect_exact(subject, {.ring = ring}, subject.options());
   }
 }

@@ -8,32 +8,32 @@
 
 namespace marble::exactness {
 
-Subject::Subject(const LayoutCase& layout_case, const Heads& heads, DType dtype, double softcap)
-    : layout_(layout_from_samples(layout_case.samples)),
-      model_{.heads = heads.query,
-             .kv_heads = heads.key,
-             .head_dim = layout_case.head_dim,
-             .layers = {{.rule = layout_case.rule}}},
-      block_(layout_case.block) {
+Pack pack_of(const LayoutCase& layout_case) {
+  return {layout_from_samples(layout_case.samples), layout_case.rule, layout_case.head_dim, layout_case.block};
+}
+
+Subject::Subject(const Pack& pack, const Heads& heads, DType dtype, double softcap)
+    : pack_(pack),
+      model_{.heads = heads.query, .kv_heads = heads.key, .head_dim = pack.head_dim, .layers = {{.rule = pack.rule}}} {
   const HeadShape shape{model_.heads, model_.kv_heads, model_.head_dim};
   options_.dtype = dtype;
   options_.attention = {.softmax_scale = 1.0 / std::sqrt(model_.head_dim), .softcap = softcap};
-  inputs_ = random_inputs(layout_.num_tokens(), shape, dtype, digest(layout_));
-  truth_ = dense_reference(layout_, layout_case.rule, shape, inputs_,
+  inputs_ = random_inputs(pack.layout.num_tokens(), shape, dtype, digest(pack.layout));
+  truth_ = dense_reference(pack.layout, pack.rule, shape, inputs_,
                            {.attention = options_.attention, .dtype = dtype, .threads = 2});
 }
 
 PlanOptions Subject::options() const {
   PlanOptions options;
-  options.block = block_;
-  options.stripe = block_;
+  options.block = pack_.block;
+  options.stripe = pack_.block;
   return options;
 }
 
-RunResult Subject::run(const Plan& plan, const BackendFactory& backend) const {
+RunResult Subject::run(const Plan& plan, const DenseInputs& inputs, const BackendFactory& backend) const {
   VerifyOptions options = options_;
   options.backend = backend;
-  return run_ranks({plan, inputs_, options, 1, {}});
+  return run_ranks({plan, inputs, options, 1, {}});
 }
 
 const RunResult& Subject::single_run(const Plan& plan) {
@@ -41,11 +41,11 @@ const RunResult& Subject::single_run(const Plan& plan) {
   if (found != single_runs_.end()) return found->second;
   PlanOptions options = this->options();
   options.canonical = plan.canonical;
-  return single_runs_.emplace(plan.canonical, run(this->plan({}, options), make_cpu_backend)).first->second;
+  return single_runs_.emplace(plan.canonical, run(this->plan({}, options), inputs_)).first->second;
 }
 
 VerifyResult Subject::judge(const Plan& plan, const BackendFactory& backend) {
-  const RunResult distributed = run(plan, backend);
+  const RunResult distributed = run(plan, inputs_, backend);
   VerifyResult result;
   result.ran = distributed.ran;
   result.planned = planned_counts(plan, options_);

@@ -12,7 +12,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 
 namespace marble::exactness {
 
@@ -21,33 +20,43 @@ struct Heads {
   std::int32_t key = 2;
 };
 
+/// What a subject is made of.
+struct Pack {
+  Layout layout;
+  MaskRule rule;
+  std::int32_t head_dim = 16;
+  std::int32_t block = 16;
+};
+
+[[nodiscard]] Pack pack_of(const LayoutCase& layout_case);
+
 class Subject {
  public:
-  Subject(const LayoutCase& layout_case, const Heads& heads, DType dtype, double softcap = 0.0);
+  Subject(const Pack& pack, const Heads& heads, DType dtype, double softcap = 0.0);
 
-  [[nodiscard]] const Layout& layout() const { return layout_; }
+  [[nodiscard]] const Pack& pack() const { return pack_; }
   [[nodiscard]] const Model& model() const { return model_; }
   [[nodiscard]] DType dtype() const { return options_.dtype; }
-  [[nodiscard]] const DenseInputs& inputs() const { return inputs_; }
   [[nodiscard]] const AttentionOptions& attention() const { return options_.attention; }
-  [[nodiscard]] const DenseResult& truth() const { return truth_; }
+  [[nodiscard]] const DenseInputs& inputs() const { return inputs_; }
 
   /// Options with this subject's block.
   [[nodiscard]] PlanOptions options() const;
   [[nodiscard]] Plan plan(const Mesh& mesh, const PlanOptions& options) const {
-    return make_plan(layout_, model_, mesh, options);
+    return make_plan(pack_.layout, model_, mesh, options);
   }
+
+  [[nodiscard]] RunResult run(const Plan& plan, const DenseInputs& inputs,
+                              const BackendFactory& backend = make_cpu_backend) const;
 
   /// Runs `plan`, which may be one for another mask over as many tokens, and judges it by this subject's truth.
   [[nodiscard]] VerifyResult judge(const Plan& plan, const BackendFactory& backend = make_cpu_backend);
 
  private:
-  [[nodiscard]] RunResult run(const Plan& plan, const BackendFactory& backend) const;
   [[nodiscard]] const RunResult& single_run(const Plan& plan);
 
-  Layout layout_;
+  Pack pack_;
   Model model_;
-  std::int32_t block_;
   VerifyOptions options_;
   DenseInputs inputs_;
   DenseResult truth_;

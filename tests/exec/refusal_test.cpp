@@ -61,6 +61,14 @@ TEST(Refusal, NamesArgumentShapeAndExpectation) {
   EXPECT_EQ(refusal_of<BackwardCall>([](BackwardCall& call) { call.dv.dim = 3; }), "dv: [8, 1, 3] should be [8, 1, 4]");
 }
 
+TEST(Refusal, NamesTheShiftOfDelta) {
+  EXPECT_EQ(refusal_of<BackwardCall>([](BackwardCall& call) {
+              call.delta_shift = call.lse;
+              call.delta_shift.rows = 6;
+            }),
+            "delta_shift: [6, 2, 1] should be [8, 2, 1]");
+}
+
 TEST(Refusal, NamesDtype) {
   EXPECT_EQ(refusal_of<ForwardCall>([](ForwardCall& call) { call.v.dtype = DType::bf16; }), "v: bf16 should be fp32");
   EXPECT_EQ(refusal_of<BackwardCall>([](BackwardCall& call) { call.dq.dtype = DType::fp16; }),
