@@ -51,8 +51,7 @@ __device__ __forceinline__ UnitOutput unit_output(const ForwardParams& params, i
 }
 
 template <int kOutputs>
-__device__ __forceinline__ void load_state(const float4* state, FragmentOwner owner, float (&output)[kOutputs],
-                                           SoftmaxState& softmax) {
+__device__ __forceinline__ void load_output_state(const float4* state, FragmentOwner owner, float (&output)[kOutputs]) {
   const float4* chunks = state + owner.group * (kOutputs / 4 * 128) + owner.thread;
 #pragma unroll
   for (int i = 0; i < kOutputs / 4; ++i) {
@@ -62,8 +61,12 @@ __device__ __forceinline__ void load_state(const float4* state, FragmentOwner ow
     output[4 * i + 2] = chunk.z;
     output[4 * i + 3] = chunk.w;
   }
-  const float4 rows = __ldcs(&state[2 * (kOutputs / 4 * 128) + owner.group * 128 + owner.thread]);
-  softmax = {{rows.x, rows.y}, {rows.z, rows.w}};
+}
+
+template <int kDim>
+__device__ __forceinline__ SoftmaxState load_softmax_state(const float4* state, FragmentOwner owner) {
+  const float4 rows = __ldcs(&state[kBlock * kDim / 4 + owner.group * 128 + owner.thread]);
+  return {{rows.x, rows.y}, {rows.z, rows.w}};
 }
 
 template <int kOutputs>
@@ -73,7 +76,7 @@ __device__ __forceinline__ void store_state(float4* state, FragmentOwner owner, 
 #pragma unroll
   for (int i = 0; i < kOutputs / 4; ++i)
     __stcs(&chunks[i * 128], make_float4(output[4 * i], output[4 * i + 1], output[4 * i + 2], output[4 * i + 3]));
-  __stcs(&state[2 * (kOutputs / 4 * 128) + owner.group * 128 + owner.thread],
+  __stcs(&state[kBlock * kOutputs / 2 + owner.group * 128 + owner.thread],
          make_float4(softmax.row_max[0], softmax.row_max[1], softmax.row_sum[0], softmax.row_sum[1]));
 }
 

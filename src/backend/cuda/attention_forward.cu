@@ -19,12 +19,16 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
 
   float output[kDim / 2] = {};
   SoftmaxState softmax = empty_softmax_state();
-  if (!unit.starts_empty) load_state(unit.state<kDim>(), owner, output, softmax);
+  if (!unit.starts_empty) {
+    load_output_state(unit.state<kDim>(), owner, output);
+    softmax = load_softmax_state<kDim>(unit.state<kDim>(), owner);
+  }
   for (int split = 0; split < params.num_splits; ++split) {
-    const float* partial = params.partials + (std::int64_t{index} * params.num_splits + split) * kStateFloats<kDim>;
+    const auto* partial = reinterpret_cast<const float4*>(
+        params.partials + (std::int64_t{index} * params.num_splits + split) * kStateFloats<kDim>);
     float addend[kDim / 2];
-    SoftmaxState other;
-    load_state(reinterpret_cast<const float4*>(partial), owner, addend, other);
+    load_output_state(partial, owner, addend);
+    const SoftmaxState other = load_softmax_state<kDim>(partial, owner);
     float rescale[2], weight[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

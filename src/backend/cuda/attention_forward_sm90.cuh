@@ -24,16 +24,16 @@ struct ForwardTraits {
   static constexpr int kTileKeys = kDim > 128 ? 64 : 128;  // a 256-wide tile of 128 keys would not fit twice
   static constexpr int kHalves = kBlock / kTileKeys;
   static constexpr int kQueryStages = kDim > 128 ? 1 : 2;
-  static constexpr int kStages = 2;
+  static constexpr int kStages = kDim == 64 ? 4 : 2;  // narrow tiles pass faster than the copy engine answers
   static constexpr int kMaskStages = 3;  // one a mask warp
   static constexpr int kWorkStages = 2;
   static constexpr int kThreads = 384;
-  static constexpr int kConsumerRegisters = 216;
-  static constexpr int kLoaderRegisters = 72;
+  static constexpr int kConsumerRegisters = kDim > 128 ? 224 : 216;
+  static constexpr int kLoaderRegisters = kDim > 128 ? 56 : 72;
   static constexpr int kQueryBytes = kBlock * kDim * 2;
   static constexpr int kTileBytes = kTileKeys * kDim * 2;
-  static constexpr bool kPingPong = kDim <= 128;  // consumers take turns to issue products
-  static constexpr bool kRescaleFirst = kDim > 128;
+  static constexpr bool kPingPong = kDim > 128;     // consumers take turns to issue products
+  static constexpr bool kCrossUnits = true;  // wider outputs leave no registers for two units' softmax
 };
 
 /// What the loader tells everyone about a unit.
@@ -241,7 +241,8 @@ __device__ __forceinline__ void build_masks(ForwardShared<T, kDim>& shared, cons
   }
 }
 
-/// One consumer warpgroup.
+/// One consumer warpgroup. Its work is one stream of tiles that runs on across units: the product O += P V of a tile
+/// waits for the scores of the next one to be asked for, also when that one belongs to the next unit (kCrossUnits).
 template <typename T, int kDim>
 class Consumer {
  public:
@@ -250,154 +251,212 @@ class Consumer {
   static constexpr int kOutputs = kDim / 2;
 
   __device__ __forceinline__ Consumer(ForwardShared<T, kDim>& shared, const ForwardParams& params, int group)
-      : shared_(shared), params_(params), group_(group), thread_(threadIdx.x % 128), lane_(threadIdx.x % 32) {}
+      : shared_(shared), params_(params), owner_{group, static_cast<int>(threadIdx.x % 128)} {}
 
   __device__ __forceinline__ void run() {
-    // The first group may issue at once; from then on each issue lets the other group go.
-    if (Traits::kPingPong && group_ == 1) named_barrier_arrive(kTurnBarrier, 256);
-    for (;;) {
-      barrier_wait(&shared_.work_full[work_.stage], work_.parity);
-      const UnitMessage message = shared_.work[work_.stage];
-      release(&shared_.work_empty[work_.stage]);
-      work_.advance();
-      if (message.index < 0) break;
-      attend(message);
-    }
-    if (Traits::kPingPong && group_ == 0) named_barrier_sync(kTurnBarrier, 256);
+    if (params_.score_map == ScoreMap::none)
+      attend_units<false>();
+    else
+      attend_units<true>();
   }
 
  private:
   static constexpr int kTurnBarrier = 1;  // and 2: one a group
 
-  __device__ __forceinline__ void attend(const UnitMessage& message) {
+  /// What a unit leaves behind for the product that is still due.
+  struct Fragments {
     float output[kOutputs];
-    SoftmaxState softmax = empty_softmax_state();
-    const FragmentOwner owner = {group_, thread_};
-    const UnitOutput unit = unit_output(params_, message.index, message.block, message.flags);
+    std::uint32_t probabilities[kScores / 2];
+    SoftmaxState softmax;
+    float rescale[2];
+  };
+
+  template <bool kMapped>
+  __device__ __forceinline__ void attend_units() {
+    // The first group may issue at once; from then on each issue lets the other group go.
+    if (Traits::kPingPong && owner_.group == 1) named_barrier_arrive(kTurnBarrier, 256);
+    Fragments fragments;
+    UnitMessage unit = receive();
+    while (unit.index >= 0) {
+      if (unit.first_tile == kNoTile) {
+        begin_output(unit, fragments.output);
+        finish(unit, fragments.output, begin_softmax(unit));
+        unit = receive();
+      } else {
+        unit = attend_stream<kMapped>(unit, fragments);
+      }
+    }
+    if (Traits::kPingPong && owner_.group == 0) named_barrier_sync(kTurnBarrier, 256);
+  }
+
+  /// Units with tiles, one after the other; returns the message after the last.
+  template <bool kMapped>
+  __device__ __forceinline__ UnitMessage attend_stream(UnitMessage unit, Fragments& fragments) {
+    UnitMessage next = unit;
+    int tile = first_tile<kMapped>(unit, fragments);
+    for (;;) {
+      SoftmaxState due;
+      const bool crosses = tile == kNoTile;
+      if (crosses) {
+        release(&shared_.q_empty[q_.stage]);
+        q_.advance();
+        next = receive();
+        if (!Traits::kCrossUnits || next.first_tile == kNoTile) break;
+        due = fragments.softmax;
+        fragments.softmax = begin_softmax(next);
+        tile = next.first_tile;
+        wait_queries();
+      }
+      if (tile == kFullTile)
+        tile = next_tile<false, kMapped>(fragments);
+      else
+        tile = next_tile<true, kMapped>(fragments);
+      if (crosses) {
+        finish(unit, fragments.output, due);
+        begin_output(next, fragments.output);
+        unit = next;
+      }
+    }
+    rescale_output(fragments.output, fragments.rescale);
+    start_output(fragments);
+    end_output(fragments);
+    finish(unit, fragments.output, fragments.softmax);
+    return next;
+  }
+
+  __device__ __forceinline__ UnitMessage receive() {
+    barrier_wait(&shared_.work_full[work_.stage], work_.parity);
+    const UnitMessage message = shared_.work[work_.stage];
+    release(&shared_.work_empty[work_.stage]);
+    work_.advance();
+    return message;
+  }
+
+  __device__ __forceinline__ UnitOutput output_of(const UnitMessage& unit) const {
+    return unit_output(params_, unit.index, unit.block, unit.flags);
+  }
+
+  __device__ __forceinline__ SoftmaxState begin_softmax(const UnitMessage& message) {
+    const UnitOutput unit = output_of(message);
+    return unit.starts_empty ? empty_softmax_state() : load_softmax_state<kDim>(unit.state<kDim>(), owner_);
+  }
+
+  __device__ __forceinline__ void begin_output(const UnitMessage& message, float (&output)[kOutputs]) {
+    const UnitOutput unit = output_of(message);
     if (unit.starts_empty) {
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) output[i] = 0.f;
     } else {
-      load_state(unit.state<kDim>(), owner, output, softmax);
+      load_output_state(unit.state<kDim>(), owner_, output);
     }
-    if (message.first_tile != kNoTile) {
-      if (params_.score_map != ScoreMap::none)
-        attend_tiles<true>(message.first_tile, output, softmax);
-      else
-        attend_tiles<false>(message.first_tile, output, softmax);
-    }
+  }
+
+  __device__ __forceinline__ void finish(const UnitMessage& message, const float (&output)[kOutputs],
+                                         const SoftmaxState& softmax) {
+    const UnitOutput unit = output_of(message);
     if (unit.finishes)
-      write_output<T, kDim>(params_, unit, owner, output, softmax);
+      write_output<T, kDim>(params_, unit, owner_, output, softmax);
     else
-      store_state(unit.state<kDim>(), owner, output, softmax);
+      store_state(unit.state<kDim>(), owner_, output, softmax);
   }
 
+  /// S and softmax of a unit's first tile with no product due. Both return the kind of the tile after theirs.
   template <bool kMapped>
-  __device__ __forceinline__ void attend_tiles(int tile, float (&output)[kOutputs], SoftmaxState& softmax) {
-    std::uint32_t probabilities[kScores / 2];
-    float rescale[2];
-    q_descriptor_ =
-        matrix_descriptor(shared_.q[q_.stage] + group_ * 64 * 64, 1024, 0);  // 64 rows of 64 elements further
-    barrier_wait(&shared_.q_full[q_.stage], q_.parity);
-    half_ = 0;
-    tile = first_tile<kMapped>(tile, output, softmax, probabilities, rescale);
-    while (tile != kNoTile) {
-      if (tile == kFullTile)
-        tile = next_tile<false, kMapped>(output, softmax, probabilities, rescale);
-      else
-        tile = next_tile<true, kMapped>(output, softmax, probabilities, rescale);
-    }
-    release(&shared_.q_empty[q_.stage]);
-    q_.advance();
-
-    if constexpr (Traits::kRescaleFirst) rescale_output(output, rescale);
-    barrier_wait(&shared_.v_full[v_.stage], v_.parity);
-    start_output(output, probabilities);
-    wgmma_wait<0>();
-    pin_registers(output);
-    release(&shared_.v_empty[v_.stage]);
-    v_.advance();
-  }
-
-  /// S and softmax of the first tile; nothing to overlap with yet. Returns the kind of the tile after it.
-  template <bool kMapped>
-  __device__ __forceinline__ int first_tile(int tile, float (&output)[kOutputs], SoftmaxState& softmax,
-                                            std::uint32_t (&probabilities)[kScores / 2], float (&rescale)[2]) {
+  __device__ __forceinline__ int first_tile(const UnitMessage& unit, Fragments& fragments) {
     float scores[kScores];
-    barrier_wait(&shared_.k_full[k_.stage], k_.parity);
-    const int next = shared_.next_tile[k_.stage];
+    begin_output(unit, fragments.output);
+    fragments.softmax = begin_softmax(unit);
+    wait_queries();
+    const int next = wait_keys();
     start_scores(scores);
     wgmma_wait<0>();
     pin_registers(scores);
-    release(&shared_.k_empty[k_.stage]);
-    k_.advance();
+    release_keys();
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
-    if (tile == kPartialTile) mask_scores(scores);
+    if (unit.first_tile == kPartialTile) mask_scores(scores);
     finish_half();
-    update_softmax<true>(softmax, scores, rescale, params_.exponent_scale);
-    pack_probabilities<T>(probabilities, scores);
-    if constexpr (!Traits::kRescaleFirst) rescale_output(output, rescale);
+    update_softmax<true>(fragments.softmax, scores, fragments.rescale, params_.exponent_scale);
+    pack_probabilities<T>(fragments.probabilities, scores);
     return next;
   }
 
-  /// S and softmax of a further tile, over O += P V of the tile before it. Returns the kind of the tile after it.
+  /// S and softmax of a further tile, over O += P V of the tile before it.
   template <bool kPartial, bool kMapped>
-  __device__ __forceinline__ int next_tile(float (&output)[kOutputs], SoftmaxState& softmax,
-                                           std::uint32_t (&probabilities)[kScores / 2], float (&rescale)[2]) {
+  __device__ __forceinline__ int next_tile(Fragments& fragments) {
     float scores[kScores];
-    barrier_wait(&shared_.k_full[k_.stage], k_.parity);
-    const int next = shared_.next_tile[k_.stage];
+    keep_apart<kPartial ? 1 : 0>();
+    const int next = wait_keys();
     take_turn();
     start_scores(scores);
-    if constexpr (Traits::kRescaleFirst) rescale_output(output, rescale);
-    barrier_wait(&shared_.v_full[v_.stage], v_.parity);
-    start_output(output, probabilities);
+    rescale_output(fragments.output, fragments.rescale);
+    start_output(fragments);
     pass_turn();
     wgmma_wait<1>();
     pin_registers(scores);
-    release(&shared_.k_empty[k_.stage]);
-    k_.advance();
+    release_keys();
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
     if constexpr (kPartial) mask_scores(scores);
     finish_half();
-    update_softmax<kPartial>(softmax, scores, rescale, params_.exponent_scale);
-    finish_softmax_before_wait(softmax);
-    wgmma_wait<0>();
-    pin_registers(output);
-    pin_registers(probabilities);
-    release(&shared_.v_empty[v_.stage]);
-    v_.advance();
-    pack_probabilities<T>(probabilities, scores);
-    if constexpr (!Traits::kRescaleFirst) rescale_output(output, rescale);
+    update_softmax<kPartial>(fragments.softmax, scores, fragments.rescale, params_.exponent_scale);
+    finish_softmax_before_wait(fragments.softmax);
+    end_output(fragments);
+    pack_probabilities<T>(fragments.probabilities, scores);
+    keep_apart<kPartial ? 1 : 0>();
     return next;
   }
 
+  __device__ __forceinline__ void wait_queries() {
+    barrier_wait(&shared_.q_full[q_.stage], q_.parity);
+    half_ = 0;
+  }
+
+  __device__ __forceinline__ int wait_keys() {
+    barrier_wait(&shared_.k_full[k_.stage], k_.parity);
+    return shared_.next_tile[k_.stage];
+  }
+
+  __device__ __forceinline__ void release_keys() {
+    release(&shared_.k_empty[k_.stage]);
+    k_.advance();
+  }
+
   __device__ __forceinline__ void start_scores(float (&scores)[kScores]) {
-    const std::uint64_t keys = matrix_descriptor(shared_.k[k_.stage], 1024, 0);
+    const T* rows = shared_.q[q_.stage] + owner_.group * 64 * 64;  // this group's 64
+    const std::uint64_t queries = fresh(matrix_descriptor(rows, 1024, 0));
+    const std::uint64_t keys = fresh(matrix_descriptor(shared_.k[k_.stage], 1024, 0));
     wgmma_fence();
 #pragma unroll
     for (int column = 0; column < kDim; column += 16) {
       const std::uint32_t inside = (column % 64) * 2;
-      wgmma_shared<T>(scores, advance(q_descriptor_, column / 64 * kBlock * 128 + inside),
+      wgmma_shared<T>(scores, advance(queries, column / 64 * kBlock * 128 + inside),
                       advance(keys, column / 64 * Traits::kTileKeys * 128 + inside), column > 0);
     }
     wgmma_commit();
   }
 
-  __device__ __forceinline__ void start_output(float (&output)[kOutputs], std::uint32_t (&probabilities)[kScores / 2]) {
-    const std::uint64_t values = matrix_descriptor(shared_.v[v_.stage], 1024, Traits::kTileKeys * 128);
-    pin_registers(output);
-    pin_registers(probabilities);
+  __device__ __forceinline__ void start_output(Fragments& fragments) {
+    barrier_wait(&shared_.v_full[v_.stage], v_.parity);
+    const std::uint64_t values = fresh(matrix_descriptor(shared_.v[v_.stage], 1024, Traits::kTileKeys * 128));
+    pin_registers(fragments.output);
+    pin_registers(fragments.probabilities);
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < Traits::kTileKeys; key += 16)
-      wgmma_registers<T>(output, &probabilities[key / 4], advance(values, key * 128));
+      wgmma_registers<T>(fragments.output, &fragments.probabilities[key / 4], advance(values, key * 128));
     wgmma_commit();
+  }
+
+  __device__ __forceinline__ void end_output(Fragments& fragments) {
+    wgmma_wait<0>();
+    pin_registers(fragments.output);
+    pin_registers(fragments.probabilities);
+    release(&shared_.v_empty[v_.stage]);
+    v_.advance();
   }
 
   __device__ __forceinline__ void mask_scores(float (&scores)[kScores]) {
     barrier_wait(&shared_.mask_full[mask_.stage], mask_.parity);
-    const int word = (group_ * 64 + thread_ / 32 * 16 + lane_ / 4) * 4 + lane_ % 4;
+    const int word = owner_.row() * 4 + owner_.thread % 4;
     std::uint32_t words[2] = {shared_.mask[mask_.stage][word], shared_.mask[mask_.stage][word + 32]};
     if constexpr (Traits::kHalves > 1) {
       words[0] >>= half_ * Traits::kTileKeys / 4;
@@ -415,29 +474,26 @@ class Consumer {
   }
 
   __device__ __forceinline__ void take_turn() {
-    if constexpr (Traits::kPingPong) named_barrier_sync(kTurnBarrier + group_, 256);
+    if constexpr (Traits::kPingPong) named_barrier_sync(kTurnBarrier + owner_.group, 256);
   }
 
   __device__ __forceinline__ void pass_turn() {
-    if constexpr (Traits::kPingPong) named_barrier_arrive(kTurnBarrier + (group_ ^ 1), 256);
+    if constexpr (Traits::kPingPong) named_barrier_arrive(kTurnBarrier + (owner_.group ^ 1), 256);
   }
 
   /// This warp has read what the stage holds.
   __device__ __forceinline__ void release(std::uint64_t* empty) {
     __syncwarp();
-    if (lane_ == 0) barrier_arrive(empty);
+    if (owner_.thread % 32 == 0) barrier_arrive(empty);
   }
 
   ForwardShared<T, kDim>& shared_;
   const ForwardParams& params_;
-  const int group_;
-  const int thread_;
-  const int lane_;
+  const FragmentOwner owner_;
   Ring<Traits::kWorkStages> work_;
   Ring<Traits::kQueryStages> q_;
   Ring<Traits::kStages> k_, v_;
   Ring<Traits::kMaskStages> mask_;
-  std::uint64_t q_descriptor_ = 0;
   int half_ = 0;
 };
 

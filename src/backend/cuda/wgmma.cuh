@@ -39,6 +39,13 @@ __device__ __forceinline__ void pin_registers(std::uint32_t (&registers)[kCount]
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
+/// Keeps the compiler from merging alike heads or tails of two branches: the branch would then lie between an
+/// asynchronous product and its wait, where ptxas gives up overlapping (C7518).
+template <int kBranch>
+__device__ __forceinline__ void keep_apart() {
+  asm volatile("// branch %0" ::"n"(kBranch) : "memory");
+}
+
 /// Shared-memory matrix descriptor for tiles swizzled by 128 bytes. Offsets are in bytes: from one group of eight
 /// 128-byte rows to the next, and (transposed operands only) from one 64-column box to the next.
 __device__ __forceinline__ std::uint64_t matrix_descriptor(const void* tile, std::uint32_t row_group_offset,
@@ -46,6 +53,12 @@ __device__ __forceinline__ std::uint64_t matrix_descriptor(const void* tile, std
   constexpr std::uint64_t kSwizzle128 = std::uint64_t{1} << 62;
   return kSwizzle128 | (std::uint64_t{row_group_offset >> 4} << 32) | (std::uint64_t{box_offset >> 4} << 16) |
          ((shared_address(tile) >> 4) & 0x3FFF);
+}
+
+/// The same descriptor, computed anew: hoisted out of a loop, those of all its steps would take two registers each.
+__device__ __forceinline__ std::uint64_t fresh(std::uint64_t descriptor) {
+  asm volatile("" : "+l"(descriptor));
+  return descriptor;
 }
 
 /// `bytes` further into the tile of a descriptor.
