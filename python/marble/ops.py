@@ -17,6 +17,7 @@ from marble.routing import Route
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _NO_TENSOR = (0, 0, 0, 0, 0, 0)
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name
 
 
 def _dense_rows(x: Tensor) -> Tensor:
@@ -167,7 +168,7 @@ def gather_tokens(x: Tensor, positions: Tensor, plan_data: Tensor, tokens: int, 
     rows = x.contiguous()
     if session.group is not None:
         every = x.new_empty((session.num_ranks * x.shape[0], *x.shape[1:]))
-        dist.all_gather_into_tensor(every, rows, group=session.group)
+        _all_gather(every, rows, group=session.group)
         rows = every
     return rows.index_select(0, session.index_of_tokens(plan_data).to(x.device))
 

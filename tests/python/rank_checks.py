@@ -192,3 +192,61 @@ def different_plans_are_refused(group):
         assert "ranks disagree on the plan digest: rank 0 has" in str(error), error
     else:
         raise AssertionError("different plans were accepted")
+
+
+def _grad(parameter):
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def transformers_model_is_dense(group, kind, **options):
+    """Logits and parameter gradients of a transformers model over all ranks against the same model with dense attention."""
+    from hf_models import build, dense_masks
+
+    model, layout, inputs = build(kind)
+    weight = torch.randn(
+        1, layout.num_tokens, model.config.get_text_config().vocab_size, generator=torch.Generator().manual_seed(5)
+    )
+    dense = model(**inputs, attention_mask=dense_masks(model, layout), use_cache=False).logits
+    (dense * weight).sum().backward()
+    expected = {name: _grad(parameter).clone() for name, parameter in model.named_parameters()}
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    model.zero_grad()
+
+    vision = {"vision_config": "eager"} if hasattr(model.config, "vision_config") else {}
+    model.set_attn_implementation({"text_config": "marble", **vision} if vision else "marble")
+    handle = marble.hf.shard_inputs(model)
+    plan = marble.plan(
+        layout, model=marble.hf.attention_model(model.config), mesh=marble.Mesh.from_group(group), block=16, **options
+    )
+    logits = model(**inputs, marble_plan=plan).logits
+    assert logits.shape[1] == plan.rows
+    (logits * plan.shard(weight, dim=1)).sum().backward()
+    whole = plan.unshard(logits, dim=1)
+    worst = relative_error(whole, dense)
+    assert worst < 1e-4, f"logits: {worst}"
+    floor = 1e-4 * max(grad.norm() for grad in expected.values())
+    for name, parameter in model.named_parameters():
+        grad = _grad(parameter)
+        dist.all_reduce(grad, group=group)
+        error = (grad - expected[name]).norm() / max(expected[name].norm(), floor)
+        assert error < 1e-3, f"{name}: {error}"
+    handle.remove()
+    assert state.keys() == model.state_dict().keys()
+    return worst
+
+
+def image_tokens_held(group, kind):
+    """Pack positions of the image tokens that this rank holds under contiguous placement."""
+    from hf_models import IMAGE, build
+
+    model, layout, inputs = build(kind)
+    plan = marble.plan(
+        layout,
+        model=marble.hf.attention_model(model.config),
+        mesh=marble.Mesh.from_group(group),
+        block=16,
+        placement="contiguous",
+        canonical="sequence",
+    )
+    visual = plan.shard(inputs["input_ids"] == IMAGE, dim=1)
+    return plan.positions[visual[0]].tolist()

@@ -4,12 +4,11 @@
 
 from contextlib import nullcontext
 
+import marble
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-
-import marble
 
 MODEL = marble.Model(heads=4, kv_heads=2, head_dim=8, layers={None: 1, 16: 1})
 PACKS = [
