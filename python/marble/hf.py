@@ -10,11 +10,11 @@
     output = model(input_ids=ids, position_ids=positions, pixel_values=pixels, marble_plan=plan)
     output.logits                                                                       # [1, rows, vocabulary]
 
-A model merges its images into the embeddings of the whole pack, [1, tokens, ...], as ever; the plan's rows are taken where
-its language model begins, so images may straddle ranks. Nothing is patched: transformers' registries name the attention
-and a mask function that builds nothing, ``marble_plan`` travels as a keyword argument, and ``shard_inputs`` is a forward
-hook. Gradients by what feeds the language model are each rank's own part (see :mod:`marble.sharding`); DDP and FSDP sum
-them. Parameters, and so checkpoints, are those of the model without marble.
+A model merges its images into the embeddings of the whole pack, [1, tokens, ...], as ever; the plan's rows are taken
+where its language model begins, so images may straddle ranks. Nothing is patched: transformers' registries name the
+attention and a mask function that builds nothing, ``marble_plan`` travels as a keyword argument, and ``shard_inputs``
+is a forward hook. Gradients by what feeds the language model are each rank's own part (see :mod:`marble.sharding`); DDP
+and FSDP sum them. Parameters, and so checkpoints, are those of the model without marble.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ AttentionMaskInterface.register(NAME, build_no_mask)
 def attention_model(config: PreTrainedConfig) -> Model:
     """The attention layers of a model's (text) configuration.
 
-    Layers that are not attention (recurrent ones) make the model order dependent. Raises ValueError on kinds of attention
-    that marble does not cover.
+    Layers that are not attention (recurrent ones) make the model order dependent. Raises ValueError on kinds of
+    attention that marble does not cover.
     """
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
@@ -105,7 +105,8 @@ def attention_model(config: PreTrainedConfig) -> Model:
 
 
 def image_layout(sample_lens: list[int], image_mask: Tensor | None = None, *, window: int | None = None) -> Layout:
-    """The layout of a pack whose runs of image tokens (``image_mask``, bool [tokens]) are bidirectional, as Gemma 3's are.
+    """The layout of a pack whose runs of image tokens (``image_mask``, bool [tokens]) are bidirectional, as Gemma 3's
+    are.
 
     Without a mask all is causal (Llama, Qwen3-VL). Raises ValueError for an image of more than ``window`` tokens, the
     sliding window of the model's local layers: there transformers' mask is one that spans cannot say.
@@ -128,8 +129,8 @@ def image_layout(sample_lens: list[int], image_mask: Tensor | None = None, *, wi
 def shard_inputs(model: PreTrainedModel) -> RemovableHandle:
     """Takes a plan's rows where ``model``'s language model begins, in every call with ``marble_plan``.
 
-    Embeddings or token ids, position ids (absent: the index within each sample), and Qwen3-VL's visual masks and deepstack
-    features are replaced by this rank's. The returned handle removes the hook.
+    Embeddings or token ids, position ids (absent: the index within each sample), and Qwen3-VL's visual masks and
+    deepstack features are replaced by this rank's. The returned handle removes the hook.
     """
     return model.get_decoder().register_forward_pre_hook(_shard_call, with_kwargs=True)
 

@@ -119,8 +119,8 @@ def read_magi_ranges(
     for i, kind in enumerate(types):
         if kind not in (MAGI_FULL, MAGI_CAUSAL):
             raise ValueError(
-                f"attn_type_map[{i}]: {attn_type_map[i]!r} should be 0 (full) or 1 (causal); a window belongs to a layer: "
-                "give it to marble.Model"
+                f"attn_type_map[{i}]: {attn_type_map[i]!r} should be 0 (full) or 1 (causal); a window belongs to a "
+                "layer: give it to marble.Model"
             )
         for name, (low, high) in (("q_ranges", queries[i]), ("k_ranges", keys[i])):
             if not 0 <= low <= high <= total_tokens:

@@ -199,7 +199,9 @@ def _grad(parameter):
 
 
 def transformers_model_is_dense(group, kind, **options):
-    """Logits and parameter gradients of a transformers model over all ranks against the same model with dense attention."""
+    """Logits and parameter gradients of a transformers model over all ranks against the same model with dense
+    attention.
+    """
     from hf_models import build, dense_masks
 
     model, layout, inputs = build(kind)
