@@ -69,9 +69,11 @@ __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::
 #define MARBLE_ACC8(d, i)                                                                                     \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
+#define MARBLE_ACC16(d, i) MARBLE_ACC8(d, i), MARBLE_ACC8(d, i + 8)
 #define MARBLE_ACC32(d, i) MARBLE_ACC8(d, i), MARBLE_ACC8(d, i + 8), MARBLE_ACC8(d, i + 16), MARBLE_ACC8(d, i + 24)
 #define MARBLE_ACC64(d, i) MARBLE_ACC32(d, i), MARBLE_ACC32(d, i + 32)
 #define MARBLE_ACC128(d, i) MARBLE_ACC64(d, i), MARBLE_ACC64(d, i + 64)
+#define MARBLE_NAMES16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define MARBLE_NAMES32                                                                                             \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
@@ -86,10 +88,11 @@ __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::
   "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
   "%125, %126, %127"
 
-// D = A * B + (accumulate ? D : 0), A and B in shared memory with the reduced axis contiguous.
-#define MARBLE_WGMMA_SS(n, type, names, a, b, flag, outputs, d)                                                      \
+// D = A * B + (accumulate ? D : 0), A and B in shared memory. The reduced axis of A is contiguous, that of B too unless
+// its columns are (`transposed` "1").
+#define MARBLE_WGMMA_SS(n, type, transposed, names, a, b, flag, outputs, d)                                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" flag ", 0;\nwgmma.mma_async.sync.aligned.m64n" n "k16.f32." type \
-               "." type " {" names "}, %" a ", %" b ", p, 1, 1, 0, 0;\n}"                                            \
+               "." type " {" names "}, %" a ", %" b ", p, 1, 1, 0, " transposed ";\n}"                               \
                : outputs(d, 0)                                                                                       \
                : "l"(a_descriptor), "l"(b_descriptor), "r"(accumulate))
 
@@ -109,15 +112,34 @@ inline constexpr bool kIsBf16<__nv_bfloat16> = true;
 template <typename T, int kCount>
 __device__ __forceinline__ void wgmma_shared(float (&d)[kCount], std::uint64_t a_descriptor, std::uint64_t b_descriptor,
                                              int accumulate) {
+  static_assert(kCount == 16 || kCount == 32 || kCount == 64, "tiles are 32, 64 or 128 columns wide");
+  if constexpr (kCount == 16 && kIsBf16<T>)
+    MARBLE_WGMMA_SS("32", "bf16", "0", MARBLE_NAMES16, "16", "17", "18", MARBLE_ACC16, d);
+  else if constexpr (kCount == 16)
+    MARBLE_WGMMA_SS("32", "f16", "0", MARBLE_NAMES16, "16", "17", "18", MARBLE_ACC16, d);
+  else if constexpr (kCount == 32 && kIsBf16<T>)
+    MARBLE_WGMMA_SS("64", "bf16", "0", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
+  else if constexpr (kCount == 32)
+    MARBLE_WGMMA_SS("64", "f16", "0", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
+  else if constexpr (kIsBf16<T>)
+    MARBLE_WGMMA_SS("128", "bf16", "0", MARBLE_NAMES64, "64", "65", "66", MARBLE_ACC64, d);
+  else
+    MARBLE_WGMMA_SS("128", "f16", "0", MARBLE_NAMES64, "64", "65", "66", MARBLE_ACC64, d);
+}
+
+/// Both operands from shared memory, B transposed.
+template <typename T, int kCount>
+__device__ __forceinline__ void wgmma_shared_transposed(float (&d)[kCount], std::uint64_t a_descriptor,
+                                                        std::uint64_t b_descriptor, int accumulate) {
   static_assert(kCount == 32 || kCount == 64, "tiles are 64 or 128 columns wide");
   if constexpr (kCount == 32 && kIsBf16<T>)
-    MARBLE_WGMMA_SS("64", "bf16", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
+    MARBLE_WGMMA_SS("64", "bf16", "1", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
   else if constexpr (kCount == 32)
-    MARBLE_WGMMA_SS("64", "f16", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
+    MARBLE_WGMMA_SS("64", "f16", "1", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
   else if constexpr (kIsBf16<T>)
-    MARBLE_WGMMA_SS("128", "bf16", MARBLE_NAMES64, "64", "65", "66", MARBLE_ACC64, d);
+    MARBLE_WGMMA_SS("128", "bf16", "1", MARBLE_NAMES64, "64", "65", "66", MARBLE_ACC64, d);
   else
-    MARBLE_WGMMA_SS("128", "f16", MARBLE_NAMES64, "64", "65", "66", MARBLE_ACC64, d);
+    MARBLE_WGMMA_SS("128", "f16", "1", MARBLE_NAMES64, "64", "65", "66", MARBLE_ACC64, d);
 }
 
 /// A from registers, B transposed from shared memory; always accumulates.
@@ -140,9 +162,11 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[kCount], const std::u
 }
 
 #undef MARBLE_ACC8
+#undef MARBLE_ACC16
 #undef MARBLE_ACC32
 #undef MARBLE_ACC64
 #undef MARBLE_ACC128
+#undef MARBLE_NAMES16
 #undef MARBLE_NAMES32
 #undef MARBLE_NAMES64
 #undef MARBLE_NAMES128
