@@ -30,6 +30,7 @@ stage_static() {
   local sources
   mapfile -t sources < <(git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh')
   python3 scripts/check_layers.py
+  python3 scripts/check_links.py
   clang-format-14 --dry-run --Werror "${sources[@]}"
   cmake --preset cpu >/dev/null
   cmake --build --preset cpu -j "$jobs" --target all_verify_interface_header_sets -- --quiet
