@@ -51,7 +51,7 @@ struct Mesh {
 ///   contiguous  equal runs of the canonical order
 ///   zigzag      2 R equal runs, rank r holds runs r and 2 R - 1 - r
 ///   striped     stripes of `stripe` tokens dealt round-robin
-///   ptrr        blocks sorted by work, dealt in rounds of R, every other round reversed
+///   ptrr        blocks sorted by work, dealt in rounds of R so that queries' and keys' work are level
 ///   chunks      1, 2, 4 … 64 contiguous chunks a rank, that minimise the sum of each ring step's slowest rank
 ///   dealt       whole samples, so that tokens and work are equal; only samples too heavy for a fair share are split
 enum class Placement : std::uint8_t { contiguous, zigzag, striped, ptrr, chunks, dealt };

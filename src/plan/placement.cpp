@@ -52,19 +52,61 @@ Owners striped(const PlacementInput& input) {
   return owners;
 }
 
-/// Paper section 03: blocks by falling work, in rounds of R, every other round reversed; storage order stays canonical.
+/// What ranks hold so far in a deal, and where the next block does least harm.
+class PtrrLoads {
+ public:
+  PtrrLoads(std::int32_t ring, double all_queries, double all_keys)
+      : query_load_(static_cast<std::size_t>(ring), 0.0),
+        key_load_(query_load_.size(), 0.0),
+        in_round_(query_load_.size(), 0),
+        all_queries_(std::max(1.0, all_queries)),
+        all_keys_(std::max(1.0, all_keys)) {}
+
+  /// The rank, of those without a block of round `round`, whose squared loads grow least. Queries' work counts four
+  /// times: it is the whole pass of a rank, while keys' work is shared out over the steps.
+  std::int32_t take(std::int64_t round, double query_work, double key_work) {
+    constexpr double kQueryWeight = 32.0;
+    std::size_t best = query_load_.size();
+    double best_growth = 0.0;
+    for (std::size_t r = 0; r < query_load_.size(); ++r) {
+      if (in_round_[r] > round) continue;
+      const double growth = kQueryWeight * query_work / all_queries_ * query_load_[r] / all_queries_ +
+                            key_work / all_keys_ * key_load_[r] / all_keys_;
+      if (best < query_load_.size() && growth >= best_growth) continue;
+      best = r;
+      best_growth = growth;
+    }
+    query_load_[best] += query_work;
+    key_load_[best] += key_work;
+    in_round_[best] = round + 1;
+    return static_cast<std::int32_t>(best);
+  }
+
+ private:
+  std::vector<double> query_load_, key_load_;
+  std::vector<std::int64_t> in_round_;  // rounds that the rank has a block of
+  double all_queries_, all_keys_;
+};
+
+/// Paper section 03: blocks by falling work, dealt in rounds of R; storage order stays canonical. The paper reverses
+/// every other round; here each block of a round goes where queries' and keys' work are lowest, which levels the steps
+/// too: a rank whose keys more queries see slows whichever rank meets them.
 Owners ptrr(const PlacementInput& input) {
-  const std::vector<std::int64_t> work = block_work(input);
-  std::vector<std::int32_t> by_work(work.size());
+  const std::vector<std::int64_t> queries = block_work(input), keys = key_block_work(input);
+  std::vector<std::int32_t> by_work(queries.size());
   std::iota(by_work.begin(), by_work.end(), 0);
   std::stable_sort(by_work.begin(), by_work.end(), [&](std::int32_t a, std::int32_t b) {
-    return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
+    return queries[static_cast<std::size_t>(a)] > queries[static_cast<std::size_t>(b)];
   });
-  Owners owners(work.size());
-  const auto ring = static_cast<std::size_t>(input.ring);
-  for (std::size_t i = 0; i < work.size(); ++i) {
-    const std::size_t round = i / ring, turn = i % ring;
-    owners[static_cast<std::size_t>(by_work[i])] = static_cast<std::int32_t>(round % 2 == 0 ? turn : ring - 1 - turn);
+  const auto sum = [](const std::vector<std::int64_t>& work) {
+    return static_cast<double>(std::accumulate(work.begin(), work.end(), std::int64_t{0}));
+  };
+  PtrrLoads loads(input.ring, sum(queries), sum(keys));
+  Owners owners(queries.size());
+  for (std::size_t i = 0; i < by_work.size(); ++i) {
+    const auto block = static_cast<std::size_t>(by_work[i]);
+    owners[block] = loads.take(static_cast<std::int64_t>(i) / input.ring, static_cast<double>(queries[block]),
+                               static_cast<double>(keys[block]));
   }
   return owners;
 }
@@ -106,6 +148,18 @@ std::vector<std::int64_t> block_work(const PlacementInput& input) {
     const std::vector<std::int64_t> pairs = pairs_per_block(layer.visibility, input.order.num_tokens, input.block);
     for (std::size_t b = 0; b < sum.size(); ++b) sum[b] += pairs[b] * layer.count;
   }
+  return sum;
+}
+
+std::vector<std::int64_t> key_block_work(const PlacementInput& input) {
+  std::vector<std::int64_t> sum(static_cast<std::size_t>(count_units(input, input.block)), 0);
+  for (const LayerVisibility& layer : input.layers)
+    for (VisibleEntry entry : layer.visibility.entries)
+      for (const std::int64_t end = entry.key_end; entry.key_begin < end; entry.key_begin = entry.key_end) {
+        const std::int64_t b = entry.key_begin / input.block;
+        entry.key_end = std::min(end, (b + 1) * input.block);
+        sum[static_cast<std::size_t>(b)] += count_pairs(entry) * layer.count;
+      }
   return sum;
 }
 

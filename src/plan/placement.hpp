@@ -47,8 +47,9 @@ struct OwnedRange {
 /// `ranges` ascend and cover the order; empty ones are dropped, adjacent ones of one rank joined, and rows numbered.
 [[nodiscard]] std::vector<Piece> to_pieces(std::span<const OwnedRange> ranges, std::int32_t ring);
 
-/// Legal pairs per canonical block, summed over the layers.
+/// Legal pairs of each canonical block's queries, and of its keys, summed over the layers.
 [[nodiscard]] std::vector<std::int64_t> block_work(const PlacementInput& input);
+[[nodiscard]] std::vector<std::int64_t> key_block_work(const PlacementInput& input);
 
 /// Contiguous chunks, 1 to 64 a rank, that minimise the sum of each ring step's slowest rank (paper section 03, cost
 /// C).

@@ -54,8 +54,8 @@ TEST(PlacementTest, EveryTokenIsPlacedOnceInAscendingRowsAndNoRankOverflows) {
     }
 }
 
-TEST(PlacementTest, PtrrDealsBlocksByFallingWorkInReversingRounds) {
-  // One causal token a block: the work of block i is i + 1, so ranks go 1 0 | 0 1 | 1 0 | 0 1 along the sequence.
+TEST(PlacementTest, PtrrDealsBlocksByFallingWorkInRounds) {
+  // One causal token a block: the work of block i is i + 1. Rounds alternate, so that both ranks sum to 18.
   Layout layout;
   layout.add_sample(std::vector<Span>{{Mode::causal, 8}});
   std::vector<std::int32_t> owner;
@@ -97,7 +97,7 @@ TEST(PlacementTest, ChunksNeverLoseToZigzagOnTheCostTheyMinimise) {
 TEST(ChunkSearchTest, SwapsKeepEverySumExact) {
   std::mt19937 random(1);
   ChunkPairs pairs{24, std::vector<std::int64_t>(24 * 24)};
-  for (std::int64_t& value : pairs.pairs) value = random() % 1000;
+  for (std::int64_t& value : pairs.pairs) value = static_cast<std::int64_t>(random() % 1000);
   std::vector<std::int32_t> owners;
   for (int c = 0; c < 24; ++c) owners.push_back(c % 4);
   ChunkSearch search(pairs, owners, 4);
