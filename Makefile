@@ -45,4 +45,4 @@ gpu-bench:
 	bench/gpu.sh
 
 format: setup
-	git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh' | xargs clang-format-14 -i
+	scripts/sources.sh | xargs clang-format-14 -i

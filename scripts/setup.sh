@@ -6,7 +6,7 @@
 # the source checks. Does nothing, and needs no rights, when everything is there.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build ccache libeigen3-dev nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev
+packages=(make g++ cmake ninja-build ccache libeigen3-dev nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev
           libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin openssh-client)
 if [ "${1:-test}" = test ]; then
   packages+=(clang-format-14 clang-tidy-14 python3)

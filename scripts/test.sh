@@ -27,11 +27,9 @@ stage_asan() { build_and_test asan -L cpu -E "$small"; }
 stage_tsan() { build_and_test tsan -L cpu -E "$small"; }
 
 stage_static() {
-  local sources
-  mapfile -t sources < <(git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh')
   python3 scripts/check_layers.py
   python3 scripts/check_links.py
-  clang-format-14 --dry-run --Werror "${sources[@]}"
+  scripts/sources.sh | xargs clang-format-14 --dry-run --Werror
   cmake --preset cpu >/dev/null
   cmake --build --preset cpu -j "$jobs" --target all_verify_interface_header_sets -- --quiet
   scripts/tidy.sh "$jobs"
