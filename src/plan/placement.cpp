@@ -62,8 +62,8 @@ class PtrrLoads {
         all_queries_(std::max(1.0, all_queries)),
         all_keys_(std::max(1.0, all_keys)) {}
 
-  /// The rank, of those without a block of round `round`, whose squared loads grow least. Queries' work counts four
-  /// times: it is the whole pass of a rank, while keys' work is shared out over the steps.
+  /// The rank, of those without a block of round `round`, whose squared loads grow least. Queries' work counts most:
+  /// it is the whole pass of a rank; keys' work decides among blocks of almost equal queries' work.
   std::int32_t take(std::int64_t round, double query_work, double key_work) {
     constexpr double kQueryWeight = 32.0;
     std::size_t best = query_load_.size();
