@@ -252,3 +252,73 @@ def image_tokens_held(group, kind):
     )
     visual = plan.shard(inputs["input_ids"] == IMAGE, dim=1)
     return plan.positions[visual[0]].tolist()
+
+
+def train_example(group, **options):
+    """The losses and gradient norms of examples/train_packed.py on this group."""
+    import pathlib
+    import sys
+
+    examples = str(pathlib.Path(__file__).parents[2] / "examples")
+    if examples not in sys.path:
+        sys.path.insert(0, examples)
+    import train_packed
+
+    settings = train_packed.Options(tokens=300, **options)
+    return train_packed.train(settings, marble.Mesh.from_group(group, ulysses=settings.ulysses), group)
+
+
+def a_silent_peer_is_named(group):
+    """A rank that waits for a message that never comes gets a TransportError."""
+    from datetime import timedelta
+
+    from marble.transport import GroupPeers
+
+    own = dist.new_group([0, 1, 2])  # which is of no use afterwards
+    if dist.get_rank(group) != 0:
+        return
+    peers = GroupPeers(own, timedelta(seconds=1))
+    buffer = torch.zeros(16, dtype=torch.uint8)
+    ticket = peers.begin([], [(2, buffer.data_ptr(), 16)], "layer 0 forward step 1 fetch")
+    try:
+        peers.wait(ticket)
+    except marble.TransportError as error:
+        assert "layer 0 forward step 1 fetch: rank 0 failed receiving from rank 2" in str(error), error
+    else:
+        raise AssertionError("nothing was awaited")
+
+
+def meshes_agree(group):
+    """One mesh, from a group, a flat device mesh and a device mesh of two dimensions."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    flat = init_device_mesh("cpu", (4,), mesh_dim_names=("cp",))
+    both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("ring", "ulysses"))
+    expected = marble.Mesh.from_group(group, ulysses=2)
+    assert (expected.ring, expected.ulysses, expected.rank) == (2, 2, dist.get_rank(group))
+    for mesh in (
+        marble.Mesh.from_device_mesh(flat, ulysses=2),
+        marble.Mesh.from_device_mesh(both, ring="ring", ulysses="ulysses"),
+        marble.Mesh(ring=2, ulysses=2),
+    ):
+        assert (mesh.ring, mesh.ulysses, mesh.rank) == (2, 2, dist.get_rank(group)), mesh
+        layout = marble.Layout([[("causal", 70)]])
+        plan = marble.plan(layout, model=marble.Model(heads=2, kv_heads=1, head_dim=8), mesh=mesh, block=16)
+        q, k = torch.ones(plan.rows, 2, 8), torch.ones(plan.rows, 1, 8)
+        assert marble.attention(q, k, k, plan).shape == q.shape
+    ring_only = marble.Mesh.from_device_mesh(both, ring="ring")
+    assert (ring_only.ring, ring_only.rank) == (2, both.get_local_rank("ring"))
+    for arguments, words in (({}, "should name one of the mesh's 2"), ({"ring": "x"}, "'x' should be one of")):
+        try:
+            marble.Mesh.from_device_mesh(both, **arguments)
+        except ValueError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"{arguments} was accepted")
+
+
+def two_groups_run_at_once(group):
+    """Two halves of the world attend over packs of their own."""
+    rank = dist.get_rank(group)
+    halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    attention_is_dense(halves[rank // 2], [[("causal", 40 + 30 * (rank // 2))], [("full", 20)]])
