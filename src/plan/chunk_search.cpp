@@ -8,7 +8,7 @@
 namespace marble {
 
 ChunkSearch::ChunkSearch(const ChunkPairs& pairs, std::vector<std::int32_t> owners, std::int32_t ring)
-    : pairs_(pairs), ring_(ring), owners_(std::move(owners)) {
+    : pairs_(&pairs), ring_(ring), owners_(std::move(owners)) {
   const std::int64_t chunks = pairs.num_chunks;
   to_rank_.assign(static_cast<std::size_t>(chunks * ring_), 0);
   from_rank_.assign(to_rank_.size(), 0);
@@ -35,44 +35,56 @@ std::int64_t ChunkSearch::measure() const {
   return sum;
 }
 
-void ChunkSearch::swap_work(std::int64_t a, std::int64_t b) {
+template <typename Fn>
+void ChunkSearch::for_each_change(std::int64_t a, std::int64_t b, Fn&& fn) const {
   const std::int64_t i = owners_[static_cast<std::size_t>(a)], j = owners_[static_cast<std::size_t>(b)];
   for (std::int64_t x = 0; x < ring_; ++x) {
     if (x == i || x == j) continue;
     const std::int64_t keys = from_rank(x, b) - from_rank(x, a), queries = to_rank(b, x) - to_rank(a, x);
-    work(x, i) += keys, work(x, j) -= keys;
-    work(i, x) += queries, work(j, x) -= queries;
+    fn(x, i, keys), fn(x, j, -keys), fn(i, x, queries), fn(j, x, -queries);
   }
   // Inside the two ranks both sides change: the terms of the pairs (a, a), (a, b), (b, a), (b, b) are corrected.
-  const std::int64_t cross = pairs_.at(a, a) - pairs_.at(a, b) - pairs_.at(b, a) + pairs_.at(b, b);
-  work(i, i) += to_rank(b, i) - to_rank(a, i) + from_rank(i, b) - from_rank(i, a) + cross;
-  work(j, j) += to_rank(a, j) - to_rank(b, j) + from_rank(j, a) - from_rank(j, b) + cross;
-  work(i, j) += to_rank(b, j) - to_rank(a, j) + from_rank(i, a) - from_rank(i, b) - cross;
-  work(j, i) += to_rank(a, i) - to_rank(b, i) + from_rank(j, b) - from_rank(j, a) - cross;
+  const std::int64_t cross = pairs_->at(a, a) - pairs_->at(a, b) - pairs_->at(b, a) + pairs_->at(b, b);
+  fn(i, i, to_rank(b, i) - to_rank(a, i) + from_rank(i, b) - from_rank(i, a) + cross);
+  fn(j, j, to_rank(a, j) - to_rank(b, j) + from_rank(j, a) - from_rank(j, b) + cross);
+  fn(i, j, to_rank(b, j) - to_rank(a, j) + from_rank(i, a) - from_rank(i, b) - cross);
+  fn(j, i, to_rank(a, i) - to_rank(b, i) + from_rank(j, b) - from_rank(j, a) - cross);
 }
 
-void ChunkSearch::swap_owners(std::int64_t a, std::int64_t b) {
+void ChunkSearch::swap(std::int64_t a, std::int64_t b) {
+  for_each_change(a, b, [&](std::int64_t q, std::int64_t k, std::int64_t change) { work(q, k) += change; });
   const std::int64_t i = owners_[static_cast<std::size_t>(a)], j = owners_[static_cast<std::size_t>(b)];
-  for (std::int64_t c = 0; c < pairs_.num_chunks; ++c) {
-    const std::int64_t keys = pairs_.at(c, b) - pairs_.at(c, a), queries = pairs_.at(b, c) - pairs_.at(a, c);
+  for (std::int64_t c = 0; c < pairs_->num_chunks; ++c) {
+    const std::int64_t keys = pairs_->at(c, b) - pairs_->at(c, a), queries = pairs_->at(b, c) - pairs_->at(a, c);
     to_rank_[static_cast<std::size_t>(c * ring_ + i)] += keys;
     to_rank_[static_cast<std::size_t>(c * ring_ + j)] -= keys;
     from_rank_[static_cast<std::size_t>(c * ring_ + i)] += queries;
     from_rank_[static_cast<std::size_t>(c * ring_ + j)] -= queries;
   }
   std::swap(owners_[static_cast<std::size_t>(a)], owners_[static_cast<std::size_t>(b)]);
+  cost_ = measure();
 }
 
-bool ChunkSearch::try_swap(std::int64_t a, std::int64_t b) {
-  const std::vector<std::int64_t> before = work_;
-  swap_work(a, b);
+bool ChunkSearch::try_for_squares(std::int64_t a, std::int64_t b) {
+  double growth = 0.0;
+  for_each_change(a, b, [&](std::int64_t q, std::int64_t k, std::int64_t change) {
+    const auto d = static_cast<double>(change);
+    growth += d * (2.0 * static_cast<double>(work(q, k)) + d);
+  });
+  if (growth >= 0.0) return false;
+  swap(a, b);
+  return true;
+}
+
+bool ChunkSearch::try_for_cost(std::int64_t a, std::int64_t b) {
+  const auto apply = [&](std::int64_t sign) {
+    for_each_change(a, b, [&](std::int64_t q, std::int64_t k, std::int64_t change) { work(q, k) += sign * change; });
+  };
+  apply(1);
   const std::int64_t after = measure();
-  if (after >= cost_) {
-    work_ = before;
-    return false;
-  }
-  swap_owners(a, b);
-  cost_ = after;
+  apply(-1);
+  if (after >= cost_) return false;
+  swap(a, b);
   return true;
 }
 
@@ -96,25 +108,41 @@ std::vector<std::int32_t> ChunkSearch::ranks_by_blame() const {
   return ranks;
 }
 
-void ChunkSearch::improve(std::span<const std::int32_t> group, std::int64_t budget) {
-  const std::int64_t chunks = pairs_.num_chunks, cost_of_try = ring_ * ring_;
+template <typename Try>
+void ChunkSearch::climb(std::span<const std::int32_t> group, std::int64_t cells_a_try, std::int64_t& budget,
+                        Try&& try_swap) {
+  const std::int64_t chunks = pairs_->num_chunks;
   for (bool improved = true; improved;) {
     improved = false;
-    for (const std::int32_t rank : ranks_by_blame()) {
-      for (std::int64_t a = 0; a < chunks && !improved; ++a) {
+    for (const std::int32_t rank : ranks_by_blame())
+      for (std::int64_t a = 0; a < chunks; ++a) {
         if (owners_[static_cast<std::size_t>(a)] != rank) continue;
-        for (std::int64_t b = 0; b < chunks && !improved; ++b) {
+        for (std::int64_t b = 0; b < chunks; ++b) {
           if (owners_[static_cast<std::size_t>(b)] == rank ||
               group[static_cast<std::size_t>(a)] != group[static_cast<std::size_t>(b)])
             continue;
-          if (budget < cost_of_try) return;
-          budget -= cost_of_try;
-          improved = try_swap(a, b);
+          budget -= cells_a_try;
+          if (budget < 0) return;
+          if (!try_swap(a, b)) continue;
+          improved = true;
+          break;  // chunk a is another rank's now
         }
       }
-      if (improved) break;
-    }
   }
+}
+
+void ChunkSearch::improve(std::span<const std::int32_t> group, std::int64_t budget) {
+  const auto lower_cost = [&](ChunkSearch& search) {
+    std::int64_t left = budget / 3;
+    search.climb(group, 8 * ring_ + ring_ * ring_, left,
+                 [&](std::int64_t a, std::int64_t b) { return search.try_for_cost(a, b); });
+  };
+  ChunkSearch detour = *this;
+  std::int64_t left = budget / 3;
+  detour.climb(group, 4 * ring_, left, [&](std::int64_t a, std::int64_t b) { return detour.try_for_squares(a, b); });
+  lower_cost(detour);
+  lower_cost(*this);
+  if (detour.cost_ < cost_) *this = std::move(detour);
 }
 
 }  // namespace marble

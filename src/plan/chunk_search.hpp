@@ -32,8 +32,9 @@ class ChunkSearch {
   [[nodiscard]] std::int64_t cost() const { return cost_; }
   [[nodiscard]] const std::vector<std::int32_t>& owners() const { return owners_; }
 
-  /// Swaps chunks of equal `group` between ranks while that lowers the cost, trying about `budget` matrix cells at
-  /// most.
+  /// Swaps chunks of equal `group` between ranks while that lowers the cost, looking at about `budget` matrix cells at
+  /// most; the same again after a detour that lowers the sum of squares of the work matrix, which has a slope where the
+  /// cost is flat; keeps the better.
   void improve(std::span<const std::int32_t> group, std::int64_t budget);
 
  private:
@@ -47,13 +48,18 @@ class ChunkSearch {
     return from_rank_[static_cast<std::size_t>(b * ring_ + i)];
   }
   [[nodiscard]] std::int64_t measure() const;
-  /// Makes `work` what it is after chunk a (of rank i) and chunk b (of rank j) have changed places.
-  void swap_work(std::int64_t a, std::int64_t b);
-  void swap_owners(std::int64_t a, std::int64_t b);
-  bool try_swap(std::int64_t a, std::int64_t b);
+  /// fn(query rank, key rank, change of work) for every cell that changes when chunks a and b change places.
+  template <typename Fn>
+  void for_each_change(std::int64_t a, std::int64_t b, Fn&& fn) const;
+  void swap(std::int64_t a, std::int64_t b);
+  bool try_for_squares(std::int64_t a, std::int64_t b);
+  bool try_for_cost(std::int64_t a, std::int64_t b);
+  /// Tries swaps, those of the most blamed ranks first, until none helps or the budget is spent.
+  template <typename Try>
+  void climb(std::span<const std::int32_t> group, std::int64_t cells_a_try, std::int64_t& budget, Try&& try_swap);
   [[nodiscard]] std::vector<std::int32_t> ranks_by_blame() const;
 
-  const ChunkPairs& pairs_;
+  const ChunkPairs* pairs_;
   std::int64_t ring_;
   std::vector<std::int32_t> owners_;
   std::vector<std::int64_t> to_rank_, from_rank_, work_;

@@ -7,11 +7,12 @@
 #include "base/parallel.hpp"
 #include "mask/boundary_sums.hpp"
 #include "plan/chunk_search.hpp"
+#include "plan/deal_by_work.hpp"
 #include "plan/placement.hpp"
 
 #include <algorithm>
-#include <limits>
-#include <numeric>
+#include <memory>
+#include <span>
 
 namespace marble {
 namespace {
@@ -74,69 +75,94 @@ ChunkPairs count_chunk_pairs(const PlacementInput& input, const ChunkGrid& grid)
   return result;
 }
 
-/// PTRR's rule over `order`, within each width: rounds of R, every other round reversed.
-std::vector<std::int32_t> deal(const ChunkGrid& grid, std::span<const std::int32_t> order, std::int32_t ring) {
-  std::vector<std::int32_t> owners(grid.ends.size());
+/// Chunks in sequence order, in rounds of R, every other round reversed: an early and a late chunk for each rank.
+std::vector<std::int32_t> deal_in_order(const ChunkGrid& grid, std::int32_t ring) {
+  std::vector<std::int32_t> owners;
   std::int32_t dealt[2] = {0, 0};
-  for (const std::int32_t chunk : order) {
-    const std::int32_t turn = dealt[grid.groups[static_cast<std::size_t>(chunk)]]++;
-    const std::int32_t place = turn % ring;
-    owners[static_cast<std::size_t>(chunk)] = turn / ring % 2 == 0 ? place : ring - 1 - place;
+  for (const std::int32_t group : grid.groups) {
+    const std::int32_t turn = dealt[group]++, place = turn % ring;
+    owners.push_back(turn / ring % 2 == 0 ? place : ring - 1 - place);
   }
   return owners;
 }
 
-struct Assignment {
-  std::int64_t cost = std::numeric_limits<std::int64_t>::max();
-  ChunkGrid grid;
-  std::vector<std::int32_t> owners;
-};
-
-constexpr std::int64_t kSearchBudget = 4'000'000;  // matrix cells looked at, for each chunk count
-
-Assignment assign(const PlacementInput& input, std::int64_t chunks_per_rank) {
-  Assignment result{.grid = make_grid(input, chunks_per_rank)};
-  const ChunkPairs pairs = count_chunk_pairs(input, result.grid);
-  std::vector<std::int32_t> in_order(result.grid.ends.size());
-  std::iota(in_order.begin(), in_order.end(), 0);
-  std::vector<std::int64_t> work(in_order.size(), 0);
+/// Chunks in the order of their work, by PTRR's rule, within each width.
+std::vector<std::int32_t> deal_in_order_of_work(const ChunkGrid& grid, const ChunkPairs& pairs, std::int32_t ring) {
+  std::vector<std::int64_t> queries(grid.ends.size(), 0), keys(grid.ends.size(), 0);
   for (std::int64_t a = 0; a < pairs.num_chunks; ++a)
-    for (std::int64_t b = 0; b < pairs.num_chunks; ++b) work[static_cast<std::size_t>(a)] += pairs.at(a, b);
-  std::vector<std::int32_t> by_work = in_order;
-  std::stable_sort(by_work.begin(), by_work.end(), [&](std::int32_t a, std::int32_t b) {
-    return work[static_cast<std::size_t>(a)] > work[static_cast<std::size_t>(b)];
-  });
-  ChunkSearch best(pairs, deal(result.grid, in_order, input.ring), input.ring);
-  ChunkSearch other(pairs, deal(result.grid, by_work, input.ring), input.ring);
-  ChunkSearch& search = other.cost() < best.cost() ? other : best;
-  search.improve(result.grid.groups, kSearchBudget);
-  result.cost = search.cost() + input.range_cost * input.ring * result.grid.per_rank;
-  result.owners = search.owners();
-  return result;
+    for (std::int64_t b = 0; b < pairs.num_chunks; ++b) {
+      queries[static_cast<std::size_t>(a)] += pairs.at(a, b);
+      keys[static_cast<std::size_t>(b)] += pairs.at(a, b);
+    }
+  const auto num_wide = static_cast<std::size_t>(std::count(grid.groups.begin(), grid.groups.end(), 0));
+  const std::span<const std::int64_t> all_queries(queries), all_keys(keys);
+  std::vector<std::int32_t> owners = deal_by_work(all_queries.first(num_wide), all_keys.first(num_wide), ring);
+  const std::vector<std::int32_t> narrow =
+      deal_by_work(all_queries.subspan(num_wide), all_keys.subspan(num_wide), ring);
+  owners.insert(owners.end(), narrow.begin(), narrow.end());
+  return owners;
 }
+
+/// One chunk count: the better of the two deals, and swaps from there on.
+class Assignment {
+ public:
+  Assignment(const PlacementInput& input, std::int64_t chunks_per_rank)
+      : grid_(make_grid(input, chunks_per_rank)),
+        pairs_(count_chunk_pairs(input, grid_)),
+        search_(pairs_, deal_in_order(grid_, input.ring), input.ring),
+        overhead_(input.range_cost * input.ring * grid_.per_rank) {
+    ChunkSearch by_work(pairs_, deal_in_order_of_work(grid_, pairs_, input.ring), input.ring);
+    if (by_work.cost() < search_.cost()) search_ = std::move(by_work);
+  }
+  Assignment(const Assignment&) = delete;
+  Assignment& operator=(const Assignment&) = delete;
+
+  void improve(std::int64_t budget) { search_.improve(grid_.groups, budget); }
+  [[nodiscard]] std::int64_t cost() const { return search_.cost() + overhead_; }
+
+  [[nodiscard]] std::vector<OwnedRange> ranges() const {
+    std::vector<OwnedRange> ranges;
+    std::int64_t begin = 0;
+    for (std::size_t c = 0; c < grid_.ends.size(); ++c) {
+      ranges.push_back({begin, grid_.ends[c] - begin, search_.owners()[c]});
+      begin = grid_.ends[c];
+    }
+    return ranges;
+  }
+
+ private:
+  ChunkGrid grid_;
+  ChunkPairs pairs_;
+  ChunkSearch search_;
+  std::int64_t overhead_;
+};
 
 }  // namespace
 
 std::vector<OwnedRange> place_chunks(const PlacementInput& input) {
   constexpr std::int64_t kMaxChunks = 2048;  // of all ranks: bounds the pair matrix to 32 MiB
   const std::int64_t rank_blocks = ring_rows(input.order.num_tokens, input.ring, input.block) / input.block;
+  constexpr std::int64_t kFirstBudget = 6'000'000, kSecondBudget = 24'000'000;  // matrix cells looked at
   std::vector<std::int64_t> counts = {1};
   while (counts.back() < 64 && 2 * counts.back() <= rank_blocks && 2 * counts.back() * input.ring <= kMaxChunks)
     counts.push_back(2 * counts.back());
-  std::vector<Assignment> assignments(counts.size());
+  std::vector<std::unique_ptr<Assignment>> assignments(counts.size());
+  const auto improve_all = [&](std::int64_t budget) {
+    parallel_for(static_cast<std::int64_t>(assignments.size()), input.threads,
+                 [&](std::int64_t i) { assignments[static_cast<std::size_t>(i)]->improve(budget); });
+    std::stable_sort(assignments.begin(), assignments.end(),
+                     [](const auto& a, const auto& b) { return a->cost() < b->cost(); });
+  };
   const auto last = static_cast<std::int64_t>(counts.size()) - 1;
   parallel_for(last + 1, input.threads, [&](std::int64_t i) {  // the largest first: it takes longest
-    assignments[static_cast<std::size_t>(last - i)] = assign(input, counts[static_cast<std::size_t>(last - i)]);
+    const auto count = static_cast<std::size_t>(last - i);
+    assignments[count] = std::make_unique<Assignment>(input, counts[count]);
   });
-  const Assignment& best = *std::min_element(assignments.begin(), assignments.end(),
-                                             [](const Assignment& a, const Assignment& b) { return a.cost < b.cost; });
-  std::vector<OwnedRange> ranges;
-  std::int64_t begin = 0;
-  for (std::size_t c = 0; c < best.owners.size(); ++c) {
-    ranges.push_back({begin, best.grid.ends[c] - begin, best.owners[c]});
-    begin = best.grid.ends[c];
-  }
-  return ranges;
+  // A little search for all, and most of it for the two counts that lead.
+  improve_all(kFirstBudget);
+  assignments.resize(std::min<std::size_t>(assignments.size(), 2));
+  improve_all(kSecondBudget);
+  return assignments.front()->ranges();
 }
 
 }  // namespace marble
