@@ -7,6 +7,10 @@ JOBS ?= $(shell nproc)
 export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
+# Compilations are cached across checkouts: paths count from the root.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+
 .PHONY: help setup build demo test gpu-test gpu-bench format
 
 help:
