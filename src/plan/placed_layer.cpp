@@ -36,32 +36,40 @@ std::int64_t sum_rows(const RankRows& rows, const EdgeSplit& edge) {
 
 }  // namespace
 
+PlacedRanks place_ranks(std::span<const Piece> pieces, std::int32_t ring, const CanonicalOrder& order,
+                        const Visibility& visibility, std::int64_t block, int threads) {
+  std::vector<std::vector<Piece>> of_rank(static_cast<std::size_t>(ring));
+  for (const Piece& piece : pieces) of_rank[static_cast<std::size_t>(piece.ring_rank)].push_back(piece);
+  PlacedRanks ranks;
+  ranks.key_blocks.resize(of_rank.size());
+  std::vector<std::optional<RankRows>> rows(of_rank.size());
+  parallel_for(ring, threads, [&](std::int64_t r) {
+    const auto rank = static_cast<std::size_t>(r);
+    ranks.key_blocks[rank] = summarise_key_blocks(of_rank[rank], order, visibility, block);
+    rows[rank].emplace(std::move(of_rank[rank]), order.num_tokens, block);
+  });
+  ranks.rows.reserve(rows.size());
+  for (std::optional<RankRows>& rank_rows : rows) ranks.rows.push_back(std::move(*rank_rows));
+  return ranks;
+}
+
 PlacedLayer place_layer(const Plan& plan, const MaskRule& rule, int threads) {
   PlacedLayer layer;
   layer.order = canonical_order(plan.layout, plan.canonical);
   layer.visibility = make_visibility(layer.order, plan.canonical, rule);
-  std::vector<std::vector<Piece>> pieces(static_cast<std::size_t>(plan.mesh.ring));
-  for (const Piece& piece : plan.pieces) pieces[static_cast<std::size_t>(piece.ring_rank)].push_back(piece);
-  std::vector<std::optional<RankRows>> rows(pieces.size());
-  layer.key_blocks.resize(pieces.size());
-  parallel_for(plan.mesh.ring, threads, [&](std::int64_t r) {
-    const auto rank = static_cast<std::size_t>(r);
-    layer.key_blocks[rank] = summarise_key_blocks(pieces[rank], layer.order, layer.visibility, plan.block);
-    rows[rank].emplace(std::move(pieces[rank]), layer.order.num_tokens, plan.block);
-  });
-  layer.rows.reserve(rows.size());
-  for (std::optional<RankRows>& rank_rows : rows) layer.rows.push_back(std::move(*rank_rows));
+  static_cast<PlacedRanks&>(layer) =
+      place_ranks(plan.pieces, plan.mesh.ring, layer.order, layer.visibility, plan.block, threads);
   return layer;
 }
 
-std::vector<PairDemand> measure_demand(const PlacedLayer& layer, std::int64_t block, int threads) {
-  const std::size_t ring = layer.rows.size();
+std::vector<PairDemand> measure_demand(const PlacedRanks& ranks, std::int64_t block, int threads) {
+  const std::size_t ring = ranks.rows.size();
   std::vector<PairDemand> demand(ring * ring);
   parallel_for(static_cast<std::int64_t>(ring), threads, [&](std::int64_t r) {
     std::vector<Run> runs;
     const auto rank = static_cast<std::size_t>(r);
     for (std::size_t j = 0; j < ring; ++j)
-      demand[rank * ring + j] = measure_pair(layer.rows[rank], layer.key_blocks[j], block, runs);
+      demand[rank * ring + j] = measure_pair(ranks.rows[rank], ranks.key_blocks[j], block, runs);
   });
   return demand;
 }

@@ -12,17 +12,23 @@
 
 namespace marble {
 
-struct PlacedLayer {
-  CanonicalOrder order;
-  Visibility visibility;
-  std::vector<RankRows> rows;         // by ring rank
-  std::vector<KeyBlocks> key_blocks;  // by ring rank
+/// Rows and key blocks of every ring rank.
+struct PlacedRanks {
+  std::vector<RankRows> rows;
+  std::vector<KeyBlocks> key_blocks;
 };
 
+struct PlacedLayer : PlacedRanks {
+  CanonicalOrder order;
+  Visibility visibility;
+};
+
+[[nodiscard]] PlacedRanks place_ranks(std::span<const Piece> pieces, std::int32_t ring, const CanonicalOrder& order,
+                                      const Visibility& visibility, std::int64_t block, int threads);
 [[nodiscard]] PlacedLayer place_layer(const Plan& plan, const MaskRule& rule, int threads);
 
 /// demand[query ring rank * ring + key ring rank]
-[[nodiscard]] std::vector<PairDemand> measure_demand(const PlacedLayer& layer, std::int64_t block, int threads);
+[[nodiscard]] std::vector<PairDemand> measure_demand(const PlacedRanks& ranks, std::int64_t block, int threads);
 
 /// Legal pairs of `rows`' queries with the keys of `keys`.
 [[nodiscard]] std::int64_t count_pairs(const RankRows& rows, const KeyBlocks& keys, const Visibility& visibility);

@@ -5,8 +5,10 @@
 // heavier than a share of a rank's mean is split into parts. Smaller shares, and one more part for what the busiest
 // rank holds, are tried while the work is not level; the best deal weighs imbalance against the keys that splits send.
 
+#include "plan/placed_layer.hpp"
 #include "plan/placement.hpp"
 #include "plan/sample_dealer.hpp"
+#include "plan/tile_cost.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -33,19 +35,45 @@ std::vector<std::int32_t> split_by_share(const PlacementInput& input, const std:
   return parts;
 }
 
-constexpr double kLevel = 1.02;  // imbalance that is good enough
+/// Time that a deal wastes, in a rank's mean work: imbalance beyond 2 %, and keys sent. The first shard of them costs a
+/// tenth, about what a shard takes across nodes while little work hides it; further shards travel while ranks compute.
+constexpr double kLevel = 1.02, kFirstShardCost = 0.1, kShardCost = 0.02;
 
-/// Imbalance beyond that costs its time, five times over, since every layer waits for it; a shard of keys sent costs a
-/// fiftieth of a rank's work, since keys travel while ranks compute.
-double penalty_of(const SampleDealer& dealer) {
-  constexpr double kImbalance = 5.0, kSent = 0.02;
-  return kImbalance * std::max(0.0, dealer.imbalance() - kLevel) + kSent * dealer.sent();
+double penalty(double imbalance, double sent) {
+  return std::max(0.0, imbalance - kLevel) + kFirstShardCost * std::min(sent, 1.0) +
+         kShardCost * std::max(0.0, sent - 1.0);
+}
+
+/// The same of the tiles that a placement really computes and the keys that it really sends.
+double measured_penalty(const PlacementInput& input, std::span<const OwnedRange> ranges) {
+  const std::vector<Piece> pieces = to_pieces(ranges, input.ring);
+  const auto ring = static_cast<std::size_t>(input.ring);
+  std::vector<std::int64_t> cost(ring, 0);
+  std::int64_t sent = 0, layers = 0, all = 0;
+  for (const LayerVisibility& layer : input.layers) {
+    const PlacedRanks ranks =
+        place_ranks(pieces, input.ring, input.order, layer.visibility, input.block, input.threads);
+    const std::vector<PairDemand> demand = measure_demand(ranks, input.block, input.threads);
+    layers += layer.count;
+    for (std::size_t i = 0; i < demand.size(); ++i) {
+      cost[i / ring] += tile_cost(demand[i]) * layer.count;
+      all += tile_cost(demand[i]) * layer.count;
+      if (i / ring != i % ring) sent += demand[i].needed_rows * layer.count;
+    }
+  }
+  const double mean = static_cast<double>(all) / input.ring;
+  return penalty(static_cast<double>(*std::max_element(cost.begin(), cost.end())) / mean,
+                 static_cast<double>(sent) / static_cast<double>(layers * input.order.num_tokens));
 }
 
 /// Deals tried for one layout, and the best of them.
 class Search {
  public:
-  explicit Search(const PlacementInput& input) : input_(input), samples_(measure_samples(input)), profile_(input) {}
+  explicit Search(const PlacementInput& input)
+      : input_(input),
+        samples_(measure_samples(input)),
+        profile_(input),
+        small_(input.order.num_tokens < kSmallShard * input.block * input.ring) {}
 
   [[nodiscard]] std::vector<OwnedRange> run() {
     constexpr double kShares[] = {1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125};
@@ -65,13 +93,14 @@ class Search {
     constexpr int kPatience = 4;
     for (int idle = 0; idle < kPatience; ++idle) {
       const SampleDealer dealer(input_, samples_, profile_, parts);
-      const double penalty = penalty_of(dealer);
-      if (penalty < penalty_) {
+      double of_deal = penalty(dealer.imbalance(), dealer.sent());
+      if (of_deal < penalty_ && small_) of_deal = measured_penalty(input_, dealer.ranges());
+      if (of_deal < penalty_) {
         best_ = dealer.ranges();
-        penalty_ = penalty;
+        penalty_ = of_deal;
         idle = 0;
       }
-      if (dealer.imbalance() <= kLevel && dealer.sent() <= kFewKeys * input_.ring) return true;
+      if (of_deal <= penalty(kLevel, kFewKeys * input_.ring)) return true;
       std::int32_t& heaviest = parts[static_cast<std::size_t>(dealer.heaviest_of_busiest())];
       if (heaviest >= input_.ring) return false;
       ++heaviest;
@@ -79,9 +108,14 @@ class Search {
     return false;
   }
 
+  /// In blocks: below this, where samples lie within blocks moves a rank's tiles by more than the deal does, and deals
+  /// are measured instead of estimated.
+  static constexpr std::int64_t kSmallShard = 1024;
+
   const PlacementInput& input_;
   std::vector<DealtSample> samples_;
   WorkProfile profile_;
+  bool small_;
   std::vector<OwnedRange> best_;
   double penalty_ = std::numeric_limits<double>::infinity();
 };

@@ -184,18 +184,28 @@ void SampleDealer::level() {
 }
 
 void SampleDealer::list_ranges() {
+  stored_by_.resize(samples_.size());
   for (std::size_t r = 0; r < held_.size(); ++r)
     for (const Item& item : held_[r]) {
       const DealtSample& sample = samples_[static_cast<std::size_t>(item.sample)];
       const auto rank = static_cast<std::int32_t>(r);
       SampleCut(sample, item.parts, input_.block)
           .for_each_unit([&](std::int32_t part, std::int64_t begin, std::int64_t length) {
-            if (part == item.part && length > 0)
-              ranges_.push_back({{sample.canonical + begin, length, rank},
-                                 item.sample,
-                                 profile_.share(sample, sample.canonical + begin, length)});
+            if (part != item.part || length == 0) return;
+            ranges_.push_back({{sample.canonical + begin, length, rank},
+                               item.sample,
+                               profile_.share(sample, sample.canonical + begin, length)});
+            stored_by_[static_cast<std::size_t>(item.sample)].push_back(rank);
           });
     }
+}
+
+/// Keys that travel when `to` takes a part of the range: the sample's, unless `to` already stores, and reads, some of
+/// it.
+double SampleDealer::keys_of_cut(const Held& held, std::size_t to) const {
+  const std::vector<std::int32_t>& ranks = stored_by_[static_cast<std::size_t>(held.sample)];
+  const bool stores = std::find(ranks.begin(), ranks.end(), static_cast<std::int32_t>(to)) != ranks.end();
+  return stores ? 0.0 : static_cast<double>(samples_[static_cast<std::size_t>(held.sample)].tokens);
 }
 
 /// Gives the head or the tail of a range to another rank.
@@ -211,8 +221,10 @@ void SampleDealer::move(std::size_t held, bool tail, std::int64_t length, std::s
   if (!tail) rest.range.canonical += length;
   rest.range.length -= length;
   rest.work -= work;
-  cut_keys_ += static_cast<double>(tail ? sample.tokens : length);
-  ranges_.push_back({{begin, length, static_cast<std::int32_t>(to)}, ranges_[held].sample, work});
+  cut_keys_ += std::min(tail ? keys_of_cut(rest, to) : static_cast<double>(length), keys_of_cut(rest, to));
+  const Held part{{begin, length, static_cast<std::int32_t>(to)}, rest.sample, work};
+  stored_by_[static_cast<std::size_t>(part.sample)].push_back(part.range.ring_rank);
+  ranges_.push_back(part);
 }
 
 /// The range of a rank with the best score, -1 when none has one. score(held) is negative for ranges out of question.
@@ -242,27 +254,47 @@ void SampleDealer::fit() {
     }
 }
 
-/// Evens out one of the two ranks, for equal tokens. The busy rank gives of the range that moves most work for the keys
-/// that a cut of its sample sends.
-bool SampleDealer::trade_once(std::size_t busy, std::size_t idle) {
-  const double surplus =
-      std::min(static_cast<double>(work_[busy]) - mean_work_, mean_work_ - static_cast<double>(work_[idle]));
-  const auto long_enough = [&](const Held& held) { return held.range.length >= input_.block; };
-  const std::ptrdiff_t dense = find_range(busy, [&](const Held& held) {
-    const auto keys = static_cast<double>(samples_[static_cast<std::size_t>(held.sample)].tokens);
-    return long_enough(held) ? std::min(surplus, static_cast<double>(held.work)) / keys : -1.0;
+/// The work that `busy` may give to `idle` before one of them is level.
+double SampleDealer::surplus(std::size_t busy, std::size_t idle) const {
+  return std::min(static_cast<double>(work_[busy]) - mean_work_, mean_work_ - static_cast<double>(work_[idle]));
+}
+
+/// The range of `busy` that moves most work to `idle` for the keys that its cut sends.
+SampleDealer::Offer SampleDealer::best_offer(std::size_t busy, std::size_t idle) const {
+  Offer offer{.idle = idle};
+  const double most = surplus(busy, idle);
+  const auto score = [&](const Held& held) {
+    if (held.range.length < input_.block) return -1.0;
+    return std::min(most, static_cast<double>(held.work)) /
+           (keys_of_cut(held, idle) + static_cast<double>(input_.block));
+  };
+  offer.range = find_range(busy, score);
+  if (offer.range >= 0) offer.score = score(ranges_[static_cast<std::size_t>(offer.range)]);
+  return offer;
+}
+
+/// Evens out one of two ranks, for equal tokens: the dense range's tail for the head of a light one.
+bool SampleDealer::trade_once(std::size_t busy) {
+  Offer best;
+  for (std::size_t idle = 0; idle < work_.size(); ++idle) {
+    if (surplus(busy, idle) <= 0.0) continue;
+    const Offer offer = best_offer(busy, idle);
+    if (offer.score > best.score) best = offer;
+  }
+  if (best.range < 0) return false;
+  const std::ptrdiff_t light = find_range(best.idle, [&](const Held& held) {
+    return held.range.length >= input_.block ? 1.0 / (1.0 + held.density()) : -1.0;
   });
-  const std::ptrdiff_t light =
-      find_range(idle, [&](const Held& held) { return long_enough(held) ? 1.0 / (1.0 + held.density()) : -1.0; });
-  if (dense < 0 || light < 0) return false;
-  const Held& heavy = ranges_[static_cast<std::size_t>(dense)];
+  if (light < 0) return false;
+  const Held& heavy = ranges_[static_cast<std::size_t>(best.range)];
   const Held& thin = ranges_[static_cast<std::size_t>(light)];
   const double gain = heavy.density() - thin.density();
   if (gain <= 0.0) return false;
   const std::int64_t most = std::min(heavy.range.length, thin.range.length);
-  const std::int64_t length = std::min(most, static_cast<std::int64_t>(surplus / gain) / input_.block * input_.block);
+  const auto wanted = static_cast<std::int64_t>(surplus(busy, best.idle) / gain);
+  const std::int64_t length = std::min(most, wanted / input_.block * input_.block);
   if (length <= 0) return false;
-  move(static_cast<std::size_t>(dense), true, length, idle);
+  move(static_cast<std::size_t>(best.range), true, length, best.idle);
   move(static_cast<std::size_t>(light), false, length, busy);
   return true;
 }
@@ -270,11 +302,8 @@ bool SampleDealer::trade_once(std::size_t busy, std::size_t idle) {
 void SampleDealer::trade() {
   // No finer than a few blocks' share of a rank: a trade sends the keys of a whole sample.
   const double level = 1.015 + 4.0 * static_cast<double>(input_.block) / mean_tokens_;
-  for (std::size_t turn = 0; turn < 2 * work_.size() && imbalance() > level; ++turn) {
-    const auto busy = static_cast<std::size_t>(std::max_element(work_.begin(), work_.end()) - work_.begin());
-    const auto idle = static_cast<std::size_t>(std::min_element(work_.begin(), work_.end()) - work_.begin());
-    if (!trade_once(busy, idle)) return;
-  }
+  for (std::size_t turn = 0; turn < 2 * work_.size() && imbalance() > level; ++turn)
+    if (!trade_once(static_cast<std::size_t>(std::max_element(work_.begin(), work_.end()) - work_.begin()))) return;
 }
 
 double SampleDealer::sent() const {

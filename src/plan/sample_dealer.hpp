@@ -8,7 +8,8 @@
 //   2. Swaps between ranks level what is left.
 //   3. Ranks beyond their rows give the head of their least dense ranges to ranks with room: a causal head reads
 //      nothing of the rest, so a cut costs few bytes.
-//   4. The busiest rank trades the tail of a dense range for as many tokens of a light one of the idlest rank.
+//   4. The busiest rank trades the tail of a dense range for as many tokens of a light one of a rank with less work,
+//      best one that stores some of the sample already: it reads the sample's keys anyway.
 
 #include "plan/placement.hpp"
 
@@ -109,6 +110,13 @@ class SampleDealer {
     [[nodiscard]] double density() const { return static_cast<double>(work) / static_cast<double>(range.length); }
   };
 
+  /// A range that the busiest rank may cut, and the rank that takes the part.
+  struct Offer {
+    std::size_t idle = 0;
+    std::ptrdiff_t range = -1;
+    double score = 0.0;
+  };
+
   void deal(std::span<const std::int32_t> parts);
   void place(const std::vector<Item>& parts);
   void give(std::size_t rank, const Item& item, int sign);
@@ -117,7 +125,10 @@ class SampleDealer {
   void list_ranges();
   void fit();
   void trade();
-  bool trade_once(std::size_t busy, std::size_t idle);
+  bool trade_once(std::size_t busy);
+  [[nodiscard]] double surplus(std::size_t busy, std::size_t idle) const;
+  [[nodiscard]] Offer best_offer(std::size_t busy, std::size_t idle) const;
+  [[nodiscard]] double keys_of_cut(const Held& held, std::size_t to) const;
   void move(std::size_t held, bool tail, std::int64_t length, std::size_t to);
   template <typename Score>
   [[nodiscard]] std::ptrdiff_t find_range(std::size_t rank, Score&& score) const;
@@ -133,7 +144,8 @@ class SampleDealer {
   std::vector<std::int64_t> work_, tokens_;  // by ring rank
   std::vector<std::vector<Item>> held_;      // by ring rank
   std::vector<Held> ranges_;
-  double cut_keys_ = 0.0;  // keys that `fit` and `trade` make travel
+  std::vector<std::vector<std::int32_t>> stored_by_;  // ring ranks of each sample's ranges
+  double cut_keys_ = 0.0;                             // keys that `fit` and `trade` make travel
 };
 
 }  // namespace marble
