@@ -98,7 +98,7 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&words)[4], int la
 
 /// Normalises, rounds once, and writes rows that are valid. The quad that shares a row swaps its words so that each
 /// lane stores 16 contiguous bytes; a detour through shared memory would hold up the next unit's queries.
-template <typename T, int kDim>
+template <typename T, int kDim, bool kAligned>
 __device__ __forceinline__ void write_output(const ForwardParams& params, const UnitOutput& unit, FragmentOwner owner,
                                              const float (&output)[kDim / 2], const SoftmaxState& softmax) {
   const int lane = owner.thread % 4;
@@ -124,8 +124,15 @@ __device__ __forceinline__ void write_output(const ForwardParams& params, const 
       }
       transpose_quad(words, lane);
       const int column = 8 * (4 * group + lane);
-      if (is_valid && column < params.head_dim)
+      if (!is_valid || column >= params.head_dim) continue;
+      if (kAligned || params.is_aligned) {
         *reinterpret_cast<uint4*>(out + column) = {words[0], words[1], words[2], words[3]};
+      } else {
+        const T* values = reinterpret_cast<const T*>(words);
+#pragma unroll
+        for (int c = 0; c < 8; ++c)
+          if (column + c < params.head_dim) out[column + c] = values[c];
+      }
     }
   }
 }

@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
     for (int i = 0; i < kDim / 2; ++i) output[i] = output[i] * rescale[(i / 2) % 2] + addend[i] * weight[(i / 2) % 2];
   }
   if (unit.finishes)
-    write_output<T, kDim>(params, unit, owner, output, softmax);
+    write_output<T, kDim, false>(params, unit, owner, output, softmax);
   else
     store_state(unit.state<kDim>(), owner, output, softmax);
 }
@@ -81,6 +81,12 @@ void launch_attention_forward_sm90(const ForwardParams& params, const ForwardTen
                                    int num_ctas, cudaStream_t stream) {
   dispatch(dtype, dim, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
     launch_forward_sm90<T, kDim>(params, maps, num_ctas, stream);
+  });
+}
+
+void launch_attention_forward_sm80(const ForwardParams& params, DType dtype, int dim, cudaStream_t stream) {
+  dispatch(dtype, dim, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
+    launch_forward_sm80<T, kDim>(params, stream);
   });
 }
 

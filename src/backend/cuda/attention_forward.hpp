@@ -26,11 +26,15 @@ struct ForwardTensorMaps {
 void launch_attention_forward_sm90(const ForwardParams& params, const ForwardTensorMaps& maps, DType dtype, int dim,
                                    int num_ctas, cudaStream_t stream);
 
+void launch_attention_forward_sm80(const ForwardParams& params, DType dtype, int dim, cudaStream_t stream);
+
 /// Merges the partial states of split items, in split order, with the carried state.
 void launch_attention_merge(const ForwardParams& params, DType dtype, int dim, cudaStream_t stream);
 
-/// One instantiation; each is compiled in a file of its own.
+// Instantiations, each compiled in a file of its own.
 template <typename T, int kDim>
 void launch_forward_sm90(const ForwardParams& params, const ForwardTensorMaps& maps, int num_ctas, cudaStream_t stream);
+template <typename T, int kDim>
+void launch_forward_sm80(const ForwardParams& params, cudaStream_t stream);
 
 }  // namespace marble::cuda

@@ -3,246 +3,22 @@
 #pragma once
 
 // Forward attention on Hopper, over a rank plan's items. One persistent CTA per multiprocessor, three warpgroups:
-//   loader      one thread draws units from an atomic counter and feeds Q, K and V through the copy engine; the
-//               warpgroup's other three warps turn visible ranges into mask bits, one partial block each in turn;
+//   loader      a warp that feeds Q, K and V through the copy engine, a warp that draws units from an atomic counter
+//               ahead of everyone, and two warps that turn visible ranges into mask bits, partial blocks in turn;
 //   consumers   two warpgroups of 64 query rows: S = Q K^T, online softmax in registers, O += P V.
 // Within a consumer the product S of the next tile is issued before O += P V of this one, so that the tensor cores work
 // while exponentials are computed. Barriers come in full/empty pairs over rings of stages; `parity` flips at wrap.
 
 #include "backend/cuda/attention_epilogue.cuh"
-#include "backend/cuda/attention_forward.hpp"
 #include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/forward_loader_sm90.cuh"
 #include "backend/cuda/online_softmax.cuh"
-#include "backend/cuda/tile_mask.cuh"
-#include "backend/cuda/tile_walk.cuh"
 #include "backend/cuda/wgmma.cuh"
 
 namespace marble::cuda {
 
-template <typename T, int kDim>
-struct ForwardTraits {
-  static constexpr int kTileKeys = kDim > 128 ? 64 : 128;  // a 256-wide tile of 128 keys would not fit twice
-  static constexpr int kHalves = kBlock / kTileKeys;
-  static constexpr int kQueryStages = kDim > 128 ? 1 : 2;
-  static constexpr int kStages = kDim == 64 ? 4 : 2;  // narrow tiles pass faster than the copy engine answers
-  static constexpr int kMaskStages = 3;  // one a mask warp
-  static constexpr int kWorkStages = 2;
-  static constexpr int kThreads = 384;
-  static constexpr int kConsumerRegisters = kDim > 128 ? 224 : 216;
-  static constexpr int kLoaderRegisters = kDim > 128 ? 56 : 72;
-  static constexpr int kQueryBytes = kBlock * kDim * 2;
-  static constexpr int kTileBytes = kTileKeys * kDim * 2;
-  static constexpr bool kPingPong = kDim > 128;     // consumers take turns to issue products
-  static constexpr bool kCrossUnits = true;  // wider outputs leave no registers for two units' softmax
-};
-
-/// What the loader tells everyone about a unit.
-struct UnitMessage {
-  int index;  // of the unit; -1: no more work
-  int block;
-  int flags;
-  int first_tile;  // a TileKind
-};
-
-enum TileKind : int { kNoTile = 0, kFullTile = 1, kPartialTile = 2 };
-
-/// Shared memory. Tiles are boxes of 64 columns (128 bytes a row), swizzled by the copy engine.
-template <typename T, int kDim>
-struct ForwardShared {
-  using Traits = ForwardTraits<T, kDim>;
-  alignas(1024) T q[Traits::kQueryStages][kBlock * kDim];
-  alignas(1024) T k[Traits::kStages][Traits::kTileKeys * kDim];
-  alignas(1024) T v[Traits::kStages][Traits::kTileKeys * kDim];
-  alignas(16) std::uint32_t mask[Traits::kMaskStages][kMaskWords];
-  alignas(16) UnitMessage work[Traits::kWorkStages];
-  int next_tile[Traits::kStages];  // with a K tile: the kind of the tile after it
-  std::uint64_t q_full[Traits::kQueryStages], q_empty[Traits::kQueryStages];
-  std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
-  std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
-  std::uint64_t mask_full[Traits::kMaskStages], mask_empty[Traits::kMaskStages];
-  std::uint64_t work_full[Traits::kWorkStages], work_empty[Traits::kWorkStages];
-};
-
-/// A position in a ring of stages.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  std::uint32_t parity = 0;
-
-  __device__ __forceinline__ void advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
-inline constexpr int kConsumerWarps = 8;
-inline constexpr int kMaskWarps = 3;
-
-template <typename T, int kDim>
-__device__ __forceinline__ void init_barriers(ForwardShared<T, kDim>& shared) {
-  using Traits = ForwardTraits<T, kDim>;
-  const auto init = [](std::uint64_t* full, std::uint64_t* empty, int stages, int producers, int readers) {
-    for (int i = 0; i < stages; ++i) {
-      barrier_init(&full[i], producers);
-      barrier_init(&empty[i], readers);
-    }
-  };
-  init(shared.q_full, shared.q_empty, Traits::kQueryStages, 1, kConsumerWarps);
-  init(shared.k_full, shared.k_empty, Traits::kStages, 1, kConsumerWarps);
-  init(shared.v_full, shared.v_empty, Traits::kStages, 1, kConsumerWarps);
-  init(shared.mask_full, shared.mask_empty, Traits::kMaskStages, 1, kConsumerWarps);
-  init(shared.work_full, shared.work_empty, Traits::kWorkStages, 1, kConsumerWarps + kMaskWarps);
-  barrier_init_fence();
-}
-
-/// The loader thread.
-template <typename T, int kDim>
-class Loader {
- public:
-  using Traits = ForwardTraits<T, kDim>;
-
-  __device__ __forceinline__ Loader(ForwardShared<T, kDim>& shared, const ForwardParams& params,
-                                    const ForwardTensorMaps& maps)
-      : shared_(shared), params_(params), maps_(maps) {}
-
-  __device__ __forceinline__ void run() {
-    const int num_units = params_.num_heads * params_.num_items * params_.num_splits;
-    for (;;) {
-      const int index = atomicAdd(params_.counter, 1);
-      if (index >= num_units) break;
-      load_unit(index);
-    }
-    announce({-1, 0, 0, kNoTile});
-  }
-
- private:
-  __device__ __forceinline__ void load_unit(int index) {
-    const Unit unit = unit_at(index, params_.num_items, params_.num_splits);
-    const Item item = params_.items[unit.item];
-    BlockWalk walk(item, params_.runs, unit.split, params_.num_splits);
-    head_ = unit.head;
-    key_head_ = params_.head_map[unit.head];
-
-    int block;
-    BlockClass block_class;
-    bool more = walk.next(block, block_class);
-    announce({index, item.block, item.flags, kind(more, block_class)});
-    bool is_first = true;
-    int previous_row = 0;
-    while (more) {
-      int next_block = 0;
-      BlockClass next_class = block_class;
-      const bool next = walk.next(next_block, next_class);
-#pragma unroll
-      for (int half = 0; half < Traits::kHalves; ++half) {
-        const int row = block * kBlock + half * Traits::kTileKeys;
-        const bool is_last_half = half == Traits::kHalves - 1;
-        load_keys(row, is_last_half ? kind(next, next_class) : kind(true, block_class));
-        // V lags one tile behind K: the product that needs it comes one tile later.
-        if (is_first) {
-          load_queries(item.block);
-          is_first = false;
-        } else {
-          load_values(previous_row);
-        }
-        previous_row = row;
-      }
-      block = next_block;
-      block_class = next_class;
-      more = next;
-    }
-    if (!is_first) load_values(previous_row);
-  }
-
-  __device__ __forceinline__ static TileKind kind(bool exists, BlockClass block_class) {
-    if (!exists) return kNoTile;
-    return block_class == BlockClass::full ? kFullTile : kPartialTile;
-  }
-
-  __device__ __forceinline__ void announce(const UnitMessage& message) {
-    barrier_wait(&shared_.work_empty[work_.stage], work_.parity ^ 1);
-    shared_.work[work_.stage] = message;
-    barrier_arrive(&shared_.work_full[work_.stage]);
-    work_.advance();
-  }
-
-  __device__ __forceinline__ void load_queries(int block) {
-    barrier_wait(&shared_.q_empty[q_.stage], q_.parity ^ 1);
-    barrier_arrive_expect(&shared_.q_full[q_.stage], Traits::kQueryBytes);
-#pragma unroll
-    for (int column = 0; column < kDim; column += 64)
-      tma_load(&shared_.q[q_.stage][column * kBlock], &maps_.q, &shared_.q_full[q_.stage], kEvictFirst, column,
-               block * kBlock, head_);
-    q_.advance();
-  }
-
-  __device__ __forceinline__ void load_keys(int row, TileKind next_tile) {
-    barrier_wait(&shared_.k_empty[k_.stage], k_.parity ^ 1);
-    shared_.next_tile[k_.stage] = next_tile;
-    load_tile(shared_.k[k_.stage], &maps_.k, &shared_.k_full[k_.stage], row);
-    k_.advance();
-  }
-
-  __device__ __forceinline__ void load_values(int row) {
-    barrier_wait(&shared_.v_empty[v_.stage], v_.parity ^ 1);
-    load_tile(shared_.v[v_.stage], &maps_.v, &shared_.v_full[v_.stage], row);
-    v_.advance();
-  }
-
-  __device__ __forceinline__ void load_tile(T* tile, const CUtensorMap* map, std::uint64_t* full, int row) {
-    barrier_arrive_expect(full, Traits::kTileBytes);
-#pragma unroll
-    for (int column = 0; column < kDim; column += 64)
-      tma_load(&tile[column * Traits::kTileKeys], map, full, kEvictLast, column, row, key_head_);
-  }
-
-  ForwardShared<T, kDim>& shared_;
-  const ForwardParams& params_;
-  const ForwardTensorMaps& maps_;
-  Ring<Traits::kWorkStages> work_;
-  Ring<Traits::kQueryStages> q_;
-  Ring<Traits::kStages> k_, v_;
-  int head_ = 0;
-  int key_head_ = 0;
-};
-
-/// Mask warp `warp` of kMaskWarps builds every kMaskWarps-th partial block of this CTA, always in its own stage.
-template <typename T, int kDim>
-__device__ __forceinline__ void build_masks(ForwardShared<T, kDim>& shared, const ForwardParams& params, int warp,
-                                            int lane) {
-  using Traits = ForwardTraits<T, kDim>;
-  Ring<Traits::kWorkStages> work;
-  std::uint32_t parity = 0;
-  int turn = 0;
-  for (;;) {
-    barrier_wait(&shared.work_full[work.stage], work.parity);
-    const UnitMessage message = shared.work[work.stage];
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&shared.work_empty[work.stage]);
-    work.advance();
-    if (message.index < 0) return;
-    const Unit unit = unit_at(message.index, params.num_items, params.num_splits);
-    BlockWalk walk(params.items[unit.item], params.runs, unit.split, params.num_splits);
-    int block;
-    BlockClass block_class;
-    while (walk.next(block, block_class)) {
-      if (block_class == BlockClass::full) continue;
-      if (turn == warp) {
-        barrier_wait(&shared.mask_empty[warp], parity ^ 1);
-        build_mask(shared.mask[warp], params.visibility, block, message.block, lane);
-        __syncwarp();
-        if (lane == 0) barrier_arrive(&shared.mask_full[warp]);
-        parity ^= 1;
-      }
-      if (++turn == kMaskWarps) turn = 0;
-    }
-  }
-}
-
 /// One consumer warpgroup. Its work is one stream of tiles that runs on across units: the product O += P V of a tile
-/// waits for the scores of the next one to be asked for, also when that one belongs to the next unit (kCrossUnits).
+/// waits for the scores of the next one to be asked for, also when that one belongs to the next unit.
 template <typename T, int kDim>
 class Consumer {
  public:
@@ -301,7 +77,7 @@ class Consumer {
         release(&shared_.q_empty[q_.stage]);
         q_.advance();
         next = receive();
-        if (!Traits::kCrossUnits || next.first_tile == kNoTile) break;
+        if (next.first_tile == kNoTile) break;
         due = fragments.softmax;
         fragments.softmax = begin_softmax(next);
         tile = next.first_tile;
@@ -355,7 +131,7 @@ class Consumer {
                                          const SoftmaxState& softmax) {
     const UnitOutput unit = output_of(message);
     if (unit.finishes)
-      write_output<T, kDim>(params_, unit, owner_, output, softmax);
+      write_output<T, kDim, true>(params_, unit, owner_, output, softmax);
     else
       store_state(unit.state<kDim>(), owner_, output, softmax);
   }
@@ -513,8 +289,10 @@ __global__ void __launch_bounds__(384, 1)
     const int warp = threadIdx.x / 32;
     if (warp == 0) {
       if (elect_one()) Loader<T, kDim>(shared, params, maps).run();
+    } else if (warp == 1) {
+      if (elect_one()) schedule(shared, params);
     } else {
-      build_masks(shared, params, warp - 1, threadIdx.x % 32);
+      build_masks(shared, params, warp - 2, threadIdx.x % 32);
     }
   } else {
     raise_registers<Traits::kConsumerRegisters>();

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace marble::cuda {
 namespace {
@@ -31,6 +32,13 @@ const CudaBoundPlan& bound_here(const BoundPlan& plan) {
 
 StridedRows strided(const TensorView& view) {
   return {view.data, view.row_stride, view.head_stride};
+}
+
+/// True when rows can be read 16 bytes at a time, and by the copy engine.
+bool is_aligned(const TensorView& view) {
+  const auto on_16_bytes = [&](std::int64_t elements) { return elements * size_of(view.dtype) % 16 == 0; };
+  return reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 && on_16_bytes(view.row_stride) &&
+         on_16_bytes(view.head_stride) && on_16_bytes(view.dim);
 }
 
 /// True when some query block meets its keys in more than one work.
@@ -78,6 +86,8 @@ ForwardParams make_params(const CudaBoundPlan& bound, std::int32_t index, const 
   params.head_dim = header.head_dim;
   params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
   params.valid_key_rows = static_cast<std::int32_t>(work.valid_key_rows);
+  params.is_aligned =
+      is_aligned(tensors.q) && is_aligned(tensors.k) && is_aligned(tensors.v) && is_aligned(tensors.out);
   params.q = strided(tensors.q);
   params.k = strided(tensors.k);
   params.v = strided(tensors.v);
@@ -93,16 +103,9 @@ ForwardParams make_params(const CudaBoundPlan& bound, std::int32_t index, const 
   return params;
 }
 
-void check_alignment(const TensorView& view, std::string_view what) {
-  require(fits_tensor_map(view),
-          "{} at {} with row stride {} and head stride {} is not supported by the cuda backend; bases and strides must "
-          "be multiples of 16 bytes",
-          what, view.data, view.row_stride, view.head_stride);
-}
-
 }  // namespace
 
-CudaBackend::CudaBackend(int device, cudaStream_t stream) : device_(device), stream_(stream) {
+CudaBackend::CudaBackend(int device, cudaStream_t stream, Kernels kernels) : device_(device), stream_(stream) {
   int count = 0;
   check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
   require(device >= 0 && device < count, "device {} is not one of the {} GPUs", device, count);
@@ -113,7 +116,7 @@ CudaBackend::CudaBackend(int device, cudaStream_t stream) : device_(device), str
     throw BackendError(fmt::format("device {} ({}) has compute capability {}.{}; the cuda backend needs 8.0 or newer",
                                    device, properties.name, properties.major, properties.minor));
   num_multiprocessors_ = properties.multiProcessorCount;
-  is_hopper_ = properties.major == 9 && properties.minor == 0;
+  is_hopper_ = kernels == Kernels::best && properties.major == 9 && properties.minor == 0;
   counter_ = DeviceBuffer(sizeof(std::int32_t));
 }
 
@@ -125,9 +128,9 @@ void CudaBackend::check_supported(const RankPlan& plan, DType dtype, const Atten
   const RankPlanHeader& header = plan.header();
   require(dtype == DType::bf16 || dtype == DType::fp16, "dtype {} is not supported by the cuda backend; nearest: bf16",
           to_string(dtype));
-  require(header.head_dim >= 1 && header.head_dim <= kMaxHeadDim && header.head_dim % 8 == 0,
-          "head_dim {} is not supported by the cuda backend (multiples of 8 up to 256); nearest: {}", header.head_dim,
-          std::clamp((header.head_dim + 7) / 8 * 8, 8, kMaxHeadDim));
+  require(header.head_dim >= 1 && header.head_dim <= kMaxHeadDim,
+          "head_dim {} is not supported by the cuda backend (1 to {}); nearest: {}", header.head_dim, kMaxHeadDim,
+          std::clamp(header.head_dim, 1, kMaxHeadDim));
   require(header.block == kBlock, "block {} is not supported by the cuda backend; nearest: {}", header.block, kBlock);
   require(std::isfinite(options.softmax_scale), "softmax_scale {} is not finite", options.softmax_scale);
   require(std::isfinite(options.softcap) && options.softcap >= 0.0,
@@ -183,21 +186,22 @@ void CudaBackend::forward(const BoundPlan& plan, std::int32_t work, const Forwar
   const CudaBoundPlan& bound = bound_here(plan);
   ForwardParams params = make_params(bound, work, tensors, options);
   if (params.num_items == 0 || params.num_heads == 0) return;
-  check_alignment(tensors.q, "q");
-  check_alignment(tensors.k, "k");
-  check_alignment(tensors.v, "v");
-  check_alignment(tensors.out, "out");
   select_device();
-  params.counter = counter_.as<std::int32_t>();
-  check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), stream_), "resetting the work counter");
+  const DType dtype = tensors.q.dtype;
   const int dim = tile_dim(params.head_dim);
-  const std::int64_t units = std::int64_t{params.num_heads} * params.num_items * params.num_splits;
-  const auto num_ctas = static_cast<int>(std::min<std::int64_t>(units, num_multiprocessors_));
-  const ForwardTensorMaps maps = {make_tensor_map(tensors.q, params.valid_query_rows, kBlock),
-                                  make_tensor_map(tensors.k, params.valid_key_rows, forward_tile_keys(dim)),
-                                  make_tensor_map(tensors.v, params.valid_key_rows, forward_tile_keys(dim))};
-  launch_attention_forward_sm90(params, maps, tensors.q.dtype, dim, num_ctas, stream_);
-  if (params.num_splits > 1) launch_attention_merge(params, tensors.q.dtype, dim, stream_);
+  if (is_hopper_ && params.is_aligned) {
+    params.counter = counter_.as<std::int32_t>();
+    check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), stream_), "resetting the work counter");
+    const std::int64_t units = std::int64_t{params.num_heads} * params.num_items * params.num_splits;
+    const auto num_ctas = static_cast<int>(std::min<std::int64_t>(units, num_multiprocessors_));
+    const ForwardTensorMaps maps = {make_tensor_map(tensors.q, params.valid_query_rows, kBlock),
+                                    make_tensor_map(tensors.k, params.valid_key_rows, forward_tile_keys(dim)),
+                                    make_tensor_map(tensors.v, params.valid_key_rows, forward_tile_keys(dim))};
+    launch_attention_forward_sm90(params, maps, dtype, dim, num_ctas, stream_);
+  } else {
+    launch_attention_forward_sm80(params, dtype, dim, stream_);
+  }
+  if (params.num_splits > 1) launch_attention_merge(params, dtype, dim, stream_);
   tiles_computed_ += bound.work(work).forward_tiles;
 }
 

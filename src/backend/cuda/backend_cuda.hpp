@@ -8,9 +8,12 @@
 
 namespace marble::cuda {
 
+/// Which kernels to use: the device's best, or those that any device has (for tests and comparisons).
+enum class Kernels { best, plain };
+
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, cudaStream_t stream);
+  CudaBackend(int device, cudaStream_t stream, Kernels kernels = Kernels::best);
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   void check_supported(const RankPlan& plan, DType dtype, const AttentionOptions& options) const override;

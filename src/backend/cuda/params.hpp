@@ -56,6 +56,7 @@ struct ForwardParams {
   std::int32_t num_blocks = 0;  // query blocks of the rank
   std::int32_t num_splits = 1;  // CTAs that share one item's keys
   std::int32_t head_dim = 0;    // of the tensors; tiles pad it
+  bool is_aligned = true;       // bases, strides and head_dim allow 16-byte accesses
   std::int32_t valid_query_rows = 0;
   std::int32_t valid_key_rows = 0;
 

@@ -113,6 +113,45 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Warp matrix products of sm_80. Fragments lie as in wgmma.cuh, with one warp in a warpgroup's place.
+
+__device__ __forceinline__ void load_matrices(std::uint32_t (&registers)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&registers)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+/// d[0..3] += A (16 x 16) times B (16 x 8).
+template <typename T>
+__device__ __forceinline__ void multiply_accumulate(float* d, const std::uint32_t* a, std::uint32_t b0,
+                                                    std::uint32_t b1);
+
+template <>
+__device__ __forceinline__ void multiply_accumulate<__nv_bfloat16>(float* d, const std::uint32_t* a, std::uint32_t b0,
+                                                                   std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void multiply_accumulate<__half>(float* d, const std::uint32_t* a, std::uint32_t b0,
+                                                            std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // Arithmetic.
 
 __device__ __forceinline__ float exp2_approx(float x) {

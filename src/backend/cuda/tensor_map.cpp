@@ -33,12 +33,6 @@ std::int64_t stride_bytes(std::int64_t stride, DType dtype) {
 
 }  // namespace
 
-bool fits_tensor_map(const TensorView& view) {
-  return size_of(view.dtype) == 2 && reinterpret_cast<std::uintptr_t>(view.data) % 16 == 0 &&
-         stride_bytes(view.row_stride, view.dtype) % 16 == 0 && stride_bytes(view.head_stride, view.dtype) % 16 == 0 &&
-         view.dim % 8 == 0;
-}
-
 CUtensorMap make_tensor_map(const TensorView& view, std::int64_t valid_rows, int box_rows) {
   constexpr std::int64_t kColumns = 64;
   const auto type = view.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;

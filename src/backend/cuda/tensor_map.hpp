@@ -10,10 +10,8 @@
 
 namespace marble::cuda {
 
-/// True when the copy engine can read the view: 16-bit elements, base and strides on 16 bytes.
-[[nodiscard]] bool fits_tensor_map(const TensorView& view);
-
-/// Boxes of `box_rows` rows x 64 columns of one head, swizzled by 128 bytes. Rows from `valid_rows` on, and columns
+/// Boxes of `box_rows` rows x 64 columns of one head, swizzled by 128 bytes. Elements are 16-bit, base and strides
+/// multiples of 16 bytes. Rows from `valid_rows` on, and columns
 /// beyond the head dimension, read as zeros: pads may hold anything.
 [[nodiscard]] CUtensorMap make_tensor_map(const TensorView& view, std::int64_t valid_rows, int box_rows);
 

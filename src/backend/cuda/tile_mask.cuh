@@ -32,25 +32,33 @@ __device__ __forceinline__ uint4 exclusive_xor_scan(uint4 words, int lane) {
   return xor_words(sum, words);
 }
 
+/// A lane's share of a key block's row intervals: keys 32i + lane.
+struct LaneIntervals {
+  RowInterval keys[4];
+};
+
+__device__ __forceinline__ LaneIntervals load_intervals(const RowInterval* key_intervals, int key_block, int lane) {
+  LaneIntervals intervals;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) intervals.keys[i] = key_intervals[std::int64_t{key_block} * kBlock + 32 * i + lane];
+  return intervals;
+}
+
 /// From each key's row interval. A key's bit flips at the first and after the last row that see it, so the words are a
 /// running XOR over rows of the flips: some 250 instructions a block, where testing every score would take thousands.
-__device__ __forceinline__ void build_mask_from_intervals(std::uint32_t* words, const RowInterval* key_intervals,
-                                                          std::int64_t key_row, int query_row, int lane) {
+__device__ __forceinline__ void build_mask_from_intervals(std::uint32_t* words, const LaneIntervals& intervals,
+                                                          int query_row, int lane) {
   uint4* rows = reinterpret_cast<uint4*>(words);
-  RowInterval intervals[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    intervals[i] = key_intervals[key_row + 32 * i + lane];
-    rows[32 * i + lane] = {0, 0, 0, 0};
-  }
+  for (int i = 0; i < 4; ++i) rows[32 * i + lane] = {0, 0, 0, 0};
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int key = 32 * i + lane;
     const int word = (key % 8) / 2;
     const std::uint32_t bit = 1u << (2 * (key / 8) + key % 2);
-    const int first = max(intervals[i].lo - query_row, 0);
-    const int end = min(intervals[i].hi - query_row, kBlock);
+    const int first = max(intervals.keys[i].lo - query_row, 0);
+    const int end = min(intervals.keys[i].hi - query_row, kBlock);
     if (first < end) {
       atomicXor(&words[4 * first + word], bit);
       if (end < kBlock) atomicXor(&words[4 * end + word], bit);
@@ -70,7 +78,9 @@ __device__ __forceinline__ void build_mask_from_intervals(std::uint32_t* words, 
 
 /// From the four tracks of keys and queries, pair by pair, with the mask rule itself.
 __device__ __forceinline__ void build_mask_from_tracks(std::uint32_t* words, const VisibilityArrays& visibility,
-                                                       std::int64_t key_row, std::int64_t query_row, int lane) {
+                                                       int key_block, int query_block, int lane) {
+  const std::int64_t key_row = std::int64_t{key_block} * kBlock;
+  const std::int64_t query_row = std::int64_t{query_block} * kBlock;
   const auto tokens = [](const RowTracks& row) {
     return TokenTracks{row.sample, row.segment, row.noise, row.position};
   };
@@ -86,15 +96,6 @@ __device__ __forceinline__ void build_mask_from_tracks(std::uint32_t* words, con
     }
     reinterpret_cast<uint4*>(words)[row] = {bits[0], bits[1], bits[2], bits[3]};
   }
-}
-
-__device__ __forceinline__ void build_mask(std::uint32_t* words, const VisibilityArrays& visibility, int key_block,
-                                           int query_block, int lane) {
-  const std::int64_t key_row = std::int64_t{key_block} * kBlock;
-  if (visibility.key_intervals != nullptr)
-    build_mask_from_intervals(words, visibility.key_intervals, key_row, query_block * kBlock, lane);
-  else
-    build_mask_from_tracks(words, visibility, key_row, std::int64_t{query_block} * kBlock, lane);
 }
 
 }  // namespace marble::cuda

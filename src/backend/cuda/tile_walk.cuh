@@ -21,50 +21,59 @@ __device__ __forceinline__ Unit unit_at(int index, int num_items, int num_splits
   return {item_of_all / num_items, item_of_all % num_items, index % num_splits};
 }
 
-/// Blocks of runs one by one; `next` returns false after the last.
+enum TileKind : int { kNoTile = 0, kFullTile = 1, kPartialTile = 2 };
+
+/// Blocks of runs one by one; `next` returns false after the last. The run after the open one is always on its way, so
+/// that short runs do not cost a memory latency each.
 class BlockWalk {
  public:
+  BlockWalk() = default;
+
   /// The blocks of the unit's item; with splits, this split's even share of them.
   __device__ __forceinline__ BlockWalk(const Item& item, const Run* runs, int split, int num_splits)
       : run_(runs + item.run_begin), remaining_(item.tiles) {
+    int skipped = 0;
     if (num_splits > 1) {
-      const int first = static_cast<int>(std::int64_t{item.tiles} * split / num_splits);
-      remaining_ = static_cast<int>(std::int64_t{item.tiles} * (split + 1) / num_splits) - first;
-      skip(first);
+      skipped = static_cast<int>(std::int64_t{item.tiles} * split / num_splits);
+      remaining_ = static_cast<int>(std::int64_t{item.tiles} * (split + 1) / num_splits) - skipped;
     }
+    if (remaining_ == 0) return;
+    open_ = *run_++;
+    while (skipped >= open_.end - open_.begin) {
+      skipped -= open_.end - open_.begin;
+      open_ = *run_++;
+    }
+    open_.begin += skipped;
+    fetch_ahead();
+  }
+
+  __device__ __forceinline__ TileKind next_kind() const {
+    if (remaining_ == 0) return kNoTile;
+    const Run& run = open_.begin == open_.end ? ahead_ : open_;
+    return run.block_class == BlockClass::full ? kFullTile : kPartialTile;
   }
 
   __device__ __forceinline__ bool next(int& block, BlockClass& block_class) {
     if (remaining_ == 0) return false;
-    if (block_ == end_) open_run();
+    if (open_.begin == open_.end) {
+      open_ = ahead_;
+      fetch_ahead();
+    }
     --remaining_;
-    block = block_++;
-    block_class = class_;
+    block = open_.begin++;
+    block_class = open_.block_class;
     return true;
   }
 
  private:
-  __device__ __forceinline__ void open_run() {
-    const Run run = *run_++;
-    block_ = run.begin;
-    end_ = run.end;
-    class_ = run.block_class;
-  }
-
-  __device__ __forceinline__ void skip(int count) {
-    while (count > 0) {
-      open_run();
-      const int skipped = min(count, end_ - block_);
-      block_ += skipped;
-      count -= skipped;
-    }
+  __device__ __forceinline__ void fetch_ahead() {
+    if (remaining_ > open_.end - open_.begin) ahead_ = *run_++;
   }
 
   const Run* run_;
   int remaining_;
-  int block_ = 0;
-  int end_ = 0;
-  BlockClass class_ = BlockClass::full;
+  Run open_;  // what is left of it
+  Run ahead_;
 };
 
 }  // namespace marble::cuda
