@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Installs the Python package into .venv, as a user would, and tests it there. Uses the PyTorch that .venv has, if any.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=.venv/bin/python
+[ -x "$python" ] || python3 -m venv .venv
+
+if ! "$python" -c 'import torch' 2>/dev/null; then
+  # A build for CPUs is a tenth of the size, where an index has one.
+  "$python" -m pip install --quiet 'torch==2.13.0+cpu' 2>/dev/null || "$python" -m pip install --quiet 'torch>=2.6'
+fi
+"$python" -m pip install --quiet --config-settings=cmake.define.MARBLE_CUDA=OFF '.[test]'
+
+"$python" -m ruff check python tests/python examples
+"$python" -m ruff format --check python tests/python examples
+exec "$python" -m pytest tests/python -q "$@"
