@@ -13,5 +13,6 @@ install(EXPORT marble_targets NAMESPACE marble:: DESTINATION ${CMAKE_INSTALL_LIB
 configure_package_config_file(cmake/marble-config.cmake.in ${CMAKE_CURRENT_BINARY_DIR}/marble-config.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/marble)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/marble-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES data/hardware/h100.json data/hardware/h200.json DESTINATION ${CMAKE_INSTALL_DATADIR}/marble/hardware)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/marble-config.cmake ${CMAKE_CURRENT_BINARY_DIR}/marble-config-version.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/marble)
