@@ -17,7 +17,7 @@ HEADER_LAYER = {
     "error.hpp": "base", "tensor.hpp": "base",
     "layout.hpp": "layout", "generators.hpp": "layout",
     "mask.hpp": "mask",
-    "rank_plan.hpp": "rank_plan", "plan.hpp": "plan",
+    "rank_plan.hpp": "rank_plan", "plan.hpp": "plan", "hardware.hpp": "plan", "cost.hpp": "plan",
     "backend.hpp": "backend", "cuda.hpp": "backend", "transport.hpp": "transport",
     "attention.hpp": "exec", "verify.hpp": "verify",
 }

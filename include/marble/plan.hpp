@@ -6,6 +6,7 @@
 // rank. No collective, no device, no global state, integer arithmetic. A Plan is global and small (O(spans + pieces));
 // one rank's executable work and transfer lists are a RankPlan (rank_plan.hpp), made from it.
 
+#include "marble/hardware.hpp"
 #include "marble/layout.hpp"
 #include "marble/mask.hpp"
 #include "marble/rank_plan.hpp"
@@ -77,11 +78,13 @@ enum class Keep : std::uint8_t { nothing, scattered, fetched };
 [[nodiscard]] Canonical parse_canonical(std::string_view name);
 [[nodiscard]] Keep parse_keep(std::string_view name);
 
-/// Absent choices are the planner's.
+/// Absent choices are the planner's: placement and strategies by the cost model (cost.hpp).
 struct PlanOptions {
   std::optional<Canonical> canonical;
   std::optional<Placement> placement;
-  std::optional<Strategy> strategy;
+  std::optional<Strategy> strategy;        // of every layer kind
+  std::vector<Strategy> layer_strategies;  // one for each layer kind, in place of `strategy`
+  Hardware hardware;
   std::int32_t block = 128;   // rows of a block, forward and backward alike
   std::int64_t stripe = 128;  // tokens of a stripe (striped)
   Keep keep = Keep::nothing;
@@ -122,6 +125,7 @@ struct Plan {
   Layout layout;
   Model model;
   Mesh mesh;
+  Hardware hardware;
   std::int32_t block = 128;
   Canonical canonical = Canonical::stack;
   Placement placement = Placement::ptrr;

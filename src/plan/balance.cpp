@@ -3,8 +3,11 @@
 
 // What a plan says of itself: balances, steps, bytes, positions.
 
+#include "plan/balance.hpp"
+
 #include "base/parallel.hpp"
 #include "plan/placed_layer.hpp"
+#include "plan/slices.hpp"
 #include "plan/tile_cost.hpp"
 
 #include "marble/error.hpp"
@@ -17,12 +20,6 @@ namespace marble {
 namespace {
 
 using Matrix = std::vector<std::int64_t>;  // [query ring rank][key ring rank]
-
-const LayerPlan& layer_of(const Plan& plan, std::int32_t layer) {
-  require(layer >= 0 && layer < static_cast<std::int32_t>(plan.layers.size()), "layer kind {} is not in 0..{}", layer,
-          plan.layers.size() - 1);
-  return plan.layers[static_cast<std::size_t>(layer)];
-}
 
 /// Sums a matrix over the ring distances of each step: result[step][ring rank].
 std::vector<std::vector<std::int64_t>> per_step(const Plan& plan, const LayerPlan& layer, const Matrix& matrix) {
@@ -51,11 +48,6 @@ Matrix pair_matrix(const Plan& plan, const LayerPlan& layer, int threads) {
   return pairs;
 }
 
-struct TwoBalances {
-  double total = 1.0;
-  double steps = 1.0;
-};
-
 TwoBalances measure(const std::vector<std::vector<std::int64_t>>& steps) {
   std::vector<std::int64_t> totals(steps.front().size(), 0);
   std::int64_t step_busiest = 0;
@@ -74,16 +66,27 @@ constexpr int kThreads = 2;
 
 }  // namespace
 
+const LayerPlan& layer_of(const Plan& plan, std::int32_t layer) {
+  require(layer >= 0 && layer < static_cast<std::int32_t>(plan.layers.size()), "layer kind {} is not in 0..{}", layer,
+          plan.layers.size() - 1);
+  return plan.layers[static_cast<std::size_t>(layer)];
+}
+
 std::vector<std::vector<std::int64_t>> step_pairs(const Plan& plan, std::int32_t layer) {
   const LayerPlan& of_layer = layer_of(plan, layer);
   return per_step(plan, of_layer, pair_matrix(plan, of_layer, kThreads));
 }
 
+TwoBalances tile_balances(const Plan& plan, const LayerPlan& layer) {
+  const std::int64_t partial = partial_thousandths(plan.hardware);
+  Matrix cost(layer.demand.size());
+  std::transform(layer.demand.begin(), layer.demand.end(), cost.begin(),
+                 [&](const PairDemand& demand) { return tile_cost(demand, partial); });
+  return measure(per_step(plan, layer, cost));
+}
+
 Balance balance(const Plan& plan, std::int32_t layer) {
-  const LayerPlan& of_layer = layer_of(plan, layer);
-  Matrix cost(of_layer.demand.size());
-  std::transform(of_layer.demand.begin(), of_layer.demand.end(), cost.begin(), tile_cost);
-  const TwoBalances tiles = measure(per_step(plan, of_layer, cost));
+  const TwoBalances tiles = tile_balances(plan, layer_of(plan, layer));
   const TwoBalances pairs = measure(step_pairs(plan, layer));
   return {tiles.total, tiles.steps, pairs.total, pairs.steps};
 }
@@ -93,12 +96,7 @@ ExchangeTokens exchange_tokens(const Plan& plan, std::int32_t layer) {
   const std::int64_t tokens = plan.layout.num_tokens(), ring = plan.mesh.ring;
   ExchangeTokens result;
   result.ring_kv = result.allgather_kv = tokens * (ring - 1);
-  result.kv = result.ring_kv;
-  if (of_layer.strategy != Strategy::alltoall) return result;
-  result.kv = 0;
-  for (std::int64_t r = 0; r < ring; ++r)
-    for (std::int64_t j = 0; j < ring; ++j)
-      if (r != j) result.kv += of_layer.demand[static_cast<std::size_t>(r * ring + j)].needed_rows;
+  result.kv = received_rows(plan, of_layer);
   return result;
 }
 

@@ -4,8 +4,11 @@
 #include "plan/heads.hpp"
 #include "plan/placed_layer.hpp"
 #include "plan/placement.hpp"
+#include "plan/plan_stages.hpp"
+#include "plan/slices.hpp"
 #include "plan/tile_cost.hpp"
 
+#include "marble/cost.hpp"
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
 
@@ -43,12 +46,28 @@ void check(const PlanOptions& options, const Model& model) {
           options.block);
   require(options.fetch_tokens >= 0, "fetch_tokens {} is negative; 0 means one shard", options.fetch_tokens);
   require(options.threads >= 1, "threads {} is below 1", options.threads);
+  require(options.layer_strategies.empty() || options.layer_strategies.size() == model.layers.size(),
+          "{} layer strategies are given for {} layer kinds", options.layer_strategies.size(), model.layers.size());
+  validate(options.hardware);
   if (!model.order_dependent) return;
   require(options.canonical.value_or(Canonical::sequence) == Canonical::sequence,
           "canonical stack is impossible: the model has layers that depend on token order; use sequence");
-  require(options.placement.value_or(Placement::contiguous) == Placement::contiguous,
+  const Placement placement = options.placement.value_or(Placement::contiguous);
+  require(placement == Placement::contiguous,
           "placement {} is impossible: the model has layers that depend on token order; use contiguous",
-          to_string(*options.placement));
+          to_string(placement));
+}
+
+/// tau in legal pairs of one head: what a full block pair's time buys, over all layers, whose pairs are summed.
+std::int64_t range_cost(const Plan& plan) {
+  const TileTime forward = forward_tile(plan.hardware, plan.block, plan.model.head_dim);
+  const TileTime backward = backward_tile(plan.hardware, plan.block, plan.model.head_dim);
+  const std::int64_t tile_fs = std::max<std::int64_t>(1, forward.full_fs + backward.full_fs);
+  const std::int64_t heads = (plan.model.heads + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
+  std::int64_t layers = 0;
+  for (const LayerKind& kind : plan.model.layers) layers += kind.count;
+  const __int128 pairs = static_cast<__int128>(plan.hardware.range_ns) * 1'000'000 * plan.block * plan.block * layers;
+  return static_cast<std::int64_t>(std::min<__int128>(pairs / tile_fs / heads, std::int64_t{1} << 50));
 }
 
 void place_tokens(Plan& plan, const PlanOptions& options) {
@@ -61,7 +80,8 @@ void place_tokens(Plan& plan, const PlanOptions& options) {
                                        .ring = plan.mesh.ring,
                                        .block = plan.block,
                                        .stripe = options.stripe,
-                                       .range_cost = kRangeTiles * plan.block * plan.block,
+                                       .range_cost = range_cost(plan),
+                                       .partial_cost = partial_thousandths(plan.hardware),
                                        .threads = options.threads});
   plan.ring_tokens.assign(static_cast<std::size_t>(plan.mesh.ring), 0);
   for (const Piece& piece : plan.pieces) plan.ring_tokens[static_cast<std::size_t>(piece.ring_rank)] += piece.length;
@@ -69,60 +89,50 @@ void place_tokens(Plan& plan, const PlanOptions& options) {
   plan.rows = (shard + plan.mesh.ulysses - 1) / plan.mesh.ulysses;
 }
 
-/// Rows that ring rank r's fetch from distance d takes in its slot: whole blocks.
-std::int64_t fetch_rows(const Plan& plan, const LayerPlan& layer, std::int64_t r, std::int64_t d) {
-  const std::int64_t ring = plan.mesh.ring, j = (r + ring - d) % ring;
-  if (layer.strategy == Strategy::alltoall)
-    return layer.demand[static_cast<std::size_t>(r * ring + j)].needed_blocks * plan.block;
-  const std::int64_t tokens = plan.ring_tokens[static_cast<std::size_t>(j)];
-  return (tokens + plan.block - 1) / plan.block * plan.block;
-}
-
-/// Groups the ring distances into steps: one each for a ring, else as many as fit the cap on every rank.
-void cut_slices(const Plan& plan, LayerPlan& layer, std::int64_t cap) {
-  const std::int32_t ring = plan.mesh.ring;
-  layer.slices = {1};
-  layer.slot_rows = 0;
-  std::vector<std::int64_t> filled(static_cast<std::size_t>(ring), 0);
-  for (std::int32_t d = 1; d < ring; ++d) {
-    bool fits = layer.strategy != Strategy::ring && d > 1;
-    for (std::int32_t r = 0; r < ring && fits; ++r)
-      fits = filled[static_cast<std::size_t>(r)] + fetch_rows(plan, layer, r, d) <= cap;
-    if (!fits) {
-      if (d > 1) layer.slices.push_back(d);
-      std::fill(filled.begin(), filled.end(), 0);
-    }
-    for (std::int32_t r = 0; r < ring; ++r) {
-      filled[static_cast<std::size_t>(r)] += fetch_rows(plan, layer, r, d);
-      layer.slot_rows = std::max(layer.slot_rows, filled[static_cast<std::size_t>(r)]);
-    }
-  }
-  layer.slot_rows > 0 ? layer.slices.push_back(ring) : layer.slices.resize(1);
-}
-
-LayerPlan plan_layer(const Plan& plan, const LayerKind& kind, const PlanOptions& options) {
-  LayerPlan layer{.kind = kind, .strategy = options.strategy.value_or(Strategy::ring)};
-  const PlacedLayer placed = place_layer(plan, kind.rule, options.threads);
-  layer.uses_tracks = !placed.visibility.single_range;
-  layer.demand = measure_demand(placed, plan.block, options.threads);
-  const std::int64_t shard = ring_rows(plan.layout.num_tokens(), plan.mesh.ring, plan.block);
-  cut_slices(plan, layer, options.fetch_tokens > 0 ? options.fetch_tokens : shard);
-  return layer;
-}
-
 }  // namespace
 
-Plan make_plan(const Layout& layout, const Model& model, const Mesh& mesh, const PlanOptions& options) {
+void check_inputs(const Layout& layout, const Model& model, const Mesh& mesh, const PlanOptions& options) {
   validate(layout);
   check(model);
   check(mesh, model);
   check(options, model);
-  Plan plan{.layout = layout, .model = model, .mesh = mesh, .block = options.block};
+}
+
+Plan place_model(const Layout& layout, const Model& model, const Mesh& mesh, const PlanOptions& options,
+                 Placement placement) {
+  Plan plan{.layout = layout, .model = model, .mesh = mesh, .hardware = options.hardware, .block = options.block};
   plan.canonical = options.canonical.value_or(model.order_dependent ? Canonical::sequence : Canonical::stack);
-  plan.placement = options.placement.value_or(model.order_dependent ? Placement::contiguous : Placement::ptrr);
+  plan.placement = placement;
   plan.keep = options.keep;
   place_tokens(plan, options);
-  for (const LayerKind& kind : model.layers) plan.layers.push_back(plan_layer(plan, kind, options));
+  return plan;
+}
+
+LayerPlan measure_layer(const Plan& plan, const LayerKind& kind, int threads) {
+  LayerPlan layer{.kind = kind};
+  const PlacedLayer placed = place_layer(plan, kind.rule, threads);
+  layer.uses_tracks = !placed.visibility.single_range;
+  layer.demand = measure_demand(placed, plan.block, threads);
+  return layer;
+}
+
+Plan make_plan(const Layout& layout, const Model& model, const Mesh& mesh, const PlanOptions& options) {
+  check_inputs(layout, model, mesh, options);
+  std::vector<Strategy> strategies = options.layer_strategies;
+  if (strategies.empty() && options.strategy) strategies.assign(model.layers.size(), *options.strategy);
+  std::optional<Placement> placement = options.placement;
+  if (model.order_dependent) placement = Placement::contiguous;
+  if (!placement || strategies.empty()) {
+    const Candidate best = choose(layout, model, mesh, options).best();
+    placement = best.placement;
+    strategies.clear();
+    for (const LayerEstimate& layer : best.layers) strategies.push_back(layer.strategy);
+  }
+  Plan plan = place_model(layout, model, mesh, options, *placement);
+  for (std::size_t l = 0; l < model.layers.size(); ++l) {
+    LayerPlan& layer = plan.layers.emplace_back(measure_layer(plan, model.layers[l], options.threads));
+    set_strategy(plan, layer, strategies[l], options.fetch_tokens);
+  }
   plan.digest = fnv1a_words(kFnvOffset, to_bytes(plan));
   return plan;
 }

@@ -26,8 +26,9 @@ struct PlacementInput {
   std::span<const LayerVisibility> layers;
   std::int32_t ring = 1;
   std::int64_t block = 128;
-  std::int64_t stripe = 128;    // striped
-  std::int64_t range_cost = 0;  // chunks: legal pairs that one range costs in one step (the paper's tau)
+  std::int64_t stripe = 128;         // striped
+  std::int64_t range_cost = 0;       // chunks: legal pairs that one range costs in one step (the paper's tau)
+  std::int64_t partial_cost = 1000;  // of a partial block pair, in thousandths of a full one
   int threads = 1;
 };
 

@@ -56,8 +56,8 @@ double measured_penalty(const PlacementInput& input, std::span<const OwnedRange>
     const std::vector<PairDemand> demand = measure_demand(ranks, input.block, input.threads);
     layers += layer.count;
     for (std::size_t i = 0; i < demand.size(); ++i) {
-      cost[i / ring] += tile_cost(demand[i]) * layer.count;
-      all += tile_cost(demand[i]) * layer.count;
+      cost[i / ring] += tile_cost(demand[i], input.partial_cost) * layer.count;
+      all += tile_cost(demand[i], input.partial_cost) * layer.count;
       if (i / ring != i % ring) sent += demand[i].needed_rows * layer.count;
     }
   }

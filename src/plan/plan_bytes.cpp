@@ -15,7 +15,7 @@ namespace marble {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x4e414c50424d4dULL;
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 class Writer {
  public:
@@ -25,6 +25,7 @@ class Writer {
     const auto* begin = reinterpret_cast<const std::byte*>(&value);
     bytes.insert(bytes.end(), begin, begin + sizeof(T));
   }
+  void operator()(const std::string& text) { (*this)(std::vector<char>(text.begin(), text.end())); }
   template <typename T>
   void operator()(const std::vector<T>& values);
 
@@ -45,6 +46,11 @@ class Reader {
       std::memcpy(&value, rest_.data(), sizeof(T));
     }
     rest_ = rest_.subspan(sizeof(T));
+  }
+  void operator()(std::string& text) {
+    std::vector<char> characters;
+    (*this)(characters);
+    text.assign(characters.begin(), characters.end());
   }
   template <typename T>
   void operator()(std::vector<T>& values);
@@ -74,6 +80,14 @@ void fields(Io& io, T& kind) {
   fields(io, kind.rule), io(kind.count);
 }
 
+template <typename Io, Is<Hardware> T>
+void fields(Io& io, T& hardware) {
+  io(hardware.name), io(hardware.forward_full_gflops), io(hardware.forward_partial_gflops),
+      io(hardware.backward_full_gflops), io(hardware.backward_partial_gflops), io(hardware.node_mbytes_per_s),
+      io(hardware.network_mbytes_per_s), io(hardware.step_ns), io(hardware.exchange_ns), io(hardware.range_ns),
+      io(hardware.memory_bytes);
+}
+
 template <typename Io, Is<Piece> T>
 void fields(Io& io, T& piece) {
   io(piece.canonical), io(piece.length), io(piece.row), io(piece.ring_rank);
@@ -96,6 +110,7 @@ void fields(Io& io, T& plan) {
   io(plan.model.heads), io(plan.model.kv_heads), io(plan.model.head_dim), io(plan.model.layers),
       io(plan.model.order_dependent);
   io(plan.mesh.ring), io(plan.mesh.ulysses), io(plan.mesh.ranks_per_node);
+  fields(io, plan.hardware);
   io(plan.block), io(plan.canonical), io(plan.placement), io(plan.keep), io(plan.pieces), io(plan.rows),
       io(plan.ring_tokens), io(plan.layers);
 }
@@ -125,6 +140,7 @@ void Reader::operator()(std::vector<T>& values) {
 
 void check_consistent(const Plan& plan) {
   validate(plan.layout);
+  validate(plan.hardware);
   const auto ring = static_cast<std::size_t>(plan.mesh.ring);
   require(plan.mesh.ring >= 1 && plan.mesh.ulysses >= 1 && plan.block >= 1 && plan.ring_tokens.size() == ring,
           "plan is altered: mesh {} x {}, block {}, tokens of {} ring ranks", plan.mesh.ring, plan.mesh.ulysses,

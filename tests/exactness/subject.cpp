@@ -27,6 +27,7 @@ PlanOptions Subject::options() const {
   PlanOptions options;
   options.block = pack_.block;
   options.stripe = pack_.block;
+  options.hardware.range_ns = 0;  // so that packs this small are cut into chunks
   return options;
 }
 

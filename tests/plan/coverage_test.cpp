@@ -84,10 +84,13 @@ TEST_P(CoverageTest, EveryLegalPairIsComputedExactlyOnce) {
                                  to_string(placement), to_string(strategy), shape.mesh.ring, shape.mesh.ulysses,
                                  rule.window, rule.clamp));
         const std::int32_t block = turn % 2 == 0 ? 4 : 6;
+        Hardware hardware;
+        hardware.range_ns = 0;  // so that packs this small are cut into chunks
         ASSERT_NO_THROW(expect_exact(layout, shape, rule,
                                      {.canonical = canonical,
                                       .placement = placement,
                                       .strategy = strategy,
+                                      .hardware = hardware,
                                       .block = block,
                                       .stripe = turn % 3 == 0 ? block : 2,
                                       .keep = static_cast<Keep>(turn % 3)}));

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "command.hpp"
+#include "estimates.hpp"
 #include "flags.hpp"
 #include "output.hpp"
 
-#include "marble/attention.hpp"
-#include "marble/backend.hpp"
+#include "marble/cost.hpp"
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
 
@@ -25,44 +25,45 @@ struct Flags {
   LayoutFlags layout;
   ModelFlags model;
   PlanFlags plan;
+  HardwareFlags hardware;
   std::string dtype = "bf16";
   std::string out;
   int threads = 2;
   bool json = false;
 };
 
-/// A plan with rank 0's rank plan of each layer kind, and the wall time that making them took.
+/// The candidates; the best one's plan with rank 0's rank plan of each layer kind; and the wall times of both.
 struct Planned {
+  Choice choice;
   Plan plan;
   std::vector<RankPlan> rank_plans;
-  double milliseconds = 0.0;
+  double choice_ms = 0.0;
+  double planning_ms = 0.0;
 };
 
-Planned make_planned(const Layout& layout, const Model& model, const Flags& flags) {
+/// Runs `work` and returns its wall time.
+template <typename Work>
+double timed(Work&& work) {
   using Clock = std::chrono::steady_clock;
-  const PlanOptions options = resolve(flags.plan, flags.threads);
-  Planned planned;
   const Clock::time_point start = Clock::now();
-  planned.plan = make_plan(layout, model, flags.plan.mesh, options);
-  for (std::size_t layer = 0; layer < planned.plan.layers.size(); ++layer) {
-    planned.rank_plans.push_back(make_rank_plan(planned.plan, 0, static_cast<std::int32_t>(layer), flags.threads));
-  }
-  planned.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-  return planned;
+  work();
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-/// What one rank holds in backward: one layer's q, k, v, out, lse, dout, dq, dk, dv, and the largest workspace.
-std::int64_t memory_bytes(const Planned& planned, DType dtype) {
-  const Model& model = planned.plan.model;
-  const std::int64_t query_row = std::int64_t{model.heads} * model.head_dim * size_of(dtype);
-  const std::int64_t key_row = std::int64_t{model.kv_heads} * model.head_dim * size_of(dtype);
-  const std::int64_t row = 4 * query_row + 4 * key_row + model.heads * size_of(DType::fp32);
-  std::int64_t workspace = 0;
-  const auto backend = make_cpu_backend(1);
-  for (const RankPlan& rank_plan : planned.rank_plans) {
-    workspace = std::max(workspace, workspace_bytes(rank_plan, dtype, *backend));
-  }
-  return planned.plan.rows * row + workspace;
+Planned make_planned(const Layout& layout, const Model& model, const Flags& flags, DType dtype) {
+  PlanOptions options = resolve(flags.plan, flags.threads);
+  options.hardware = resolve(flags.hardware);
+  Planned planned;
+  planned.choice_ms = timed([&] { planned.choice = choose(layout, model, flags.plan.mesh, options, dtype); });
+  const Candidate& best = planned.choice.best();
+  options.placement = best.placement;
+  for (const LayerEstimate& layer : best.layers) options.layer_strategies.push_back(layer.strategy);
+  planned.planning_ms = timed([&] {
+    planned.plan = make_plan(layout, model, flags.plan.mesh, options);
+    for (std::size_t layer = 0; layer < planned.plan.layers.size(); ++layer)
+      planned.rank_plans.push_back(make_rank_plan(planned.plan, 0, static_cast<std::int32_t>(layer), flags.threads));
+  });
+  return planned;
 }
 
 Json balance_json(const Balance& balance) {
@@ -76,7 +77,10 @@ Json exchange_json(const ExchangeTokens& tokens) {
   return {{"kv_tokens", tokens.kv}, {"ring_kv_tokens", tokens.ring_kv}, {"allgather_kv_tokens", tokens.allgather_kv}};
 }
 
-Json layer_json(const Plan& plan, std::int32_t layer) {
+Json layer_json(const Planned& planned, std::int32_t layer) {
+  const Plan& plan = planned.plan;
+  const LayerEstimate& estimate = planned.choice.best().layers[static_cast<std::size_t>(layer)];
+  const MaskProperties properties = mask_properties(plan, layer);
   const LayerPlan& layer_plan = plan.layers[static_cast<std::size_t>(layer)];
   return {{"window", layer_plan.kind.rule.window},
           {"clamp", layer_plan.kind.rule.clamp},
@@ -87,7 +91,11 @@ Json layer_json(const Plan& plan, std::int32_t layer) {
           {"mask_test", layer_plan.uses_tracks ? "tracks" : "range"},
           {"legal_pairs", count_legal_pairs(plan.layout, layer_plan.kind.rule)},
           {"balance", balance_json(balance(plan, layer))},
-          {"exchange", exchange_json(exchange_tokens(plan, layer))}};
+          {"exchange", exchange_json(exchange_tokens(plan, layer))},
+          {"predicted_ms", milliseconds(estimate.total_ns())},
+          {"why", estimate.why},
+          {"locality", properties.locality},
+          {"density", density_json(properties)}};
 }
 
 Json steps_json(const Plan& plan) {
@@ -100,7 +108,7 @@ Json plan_json(const Planned& planned, DType dtype) {
   const Plan& plan = planned.plan;
   Json layers = Json::array();
   for (std::size_t layer = 0; layer < plan.layers.size(); ++layer) {
-    layers.push_back(layer_json(plan, static_cast<std::int32_t>(layer)));
+    layers.push_back(layer_json(planned, static_cast<std::int32_t>(layer)));
   }
   return {{"layout", layout_json(plan.layout)},
           {"mesh",
@@ -109,11 +117,20 @@ Json plan_json(const Planned& planned, DType dtype) {
           {"placement", to_string(plan.placement)},
           {"layers", layers},
           {"strategy", to_string(plan.layers.front().strategy)},
-          {"planning_ms", planned.milliseconds},
+          {"planning_ms", planned.planning_ms},
+          {"choice_ms", planned.choice_ms},
+          {"predicted_ms", milliseconds(planned.choice.best().model_ns)},
+          {"why", planned.choice.why},
           {"balance", balance_json(balance(plan))},
           {"exchange", exchange_json(exchange_tokens(plan))},
-          {"memory_bytes", memory_bytes(planned, dtype)},
+          {"memory_bytes", memory_bytes(plan, dtype)},
+          {"locality", mask_properties(plan).locality},
+          {"density", density_json(mask_properties(plan))},
+          {"head_budget", head_budget_json(plan.model)},
           {"steps", steps_json(plan)},
+          {"candidates", candidates_json(planned.choice)},
+          {"left_out", planned.choice.left_out},
+          {"hardware", hardware_json(plan.hardware)},
           {"block", plan.block},
           {"rows_per_rank", plan.rows},
           {"ring_tokens", plan.ring_tokens},
@@ -161,14 +178,19 @@ void print_plan(const NamedLayout& named, const Planned& planned, DType dtype) {
              plan.block);
   print_layers(plan);
   print_steps(plan);
-  fmt::print("\nplanned in {:.1f} ms; {:.1f} MiB a rank in {} backward\n", planned.milliseconds,
-             static_cast<double>(memory_bytes(planned, dtype)) / (1024.0 * 1024.0), to_string(dtype));
+  fmt::print("\ncandidates on {}, forward and backward:\n", plan.hardware.name);
+  print_candidates(planned.choice, 8);
+  fmt::print("why: {}\n", planned.choice.why);
+  for (const LayerEstimate& layer : planned.choice.best().layers) fmt::print("     {}\n", layer.why);
+  print_properties(plan);
+  fmt::print("\nplanned in {:.1f} ms, chosen in {:.1f} ms; {:.1f} MiB a rank in {} backward\n", planned.planning_ms,
+             planned.choice_ms, static_cast<double>(memory_bytes(plan, dtype)) / (1024.0 * 1024.0), to_string(dtype));
 }
 
 int run_plan(const Flags& flags) {
   const DType dtype = parse_dtype(flags.dtype);
   const NamedLayout named = resolve(flags.layout);
-  const Planned planned = make_planned(named.layout, resolve(flags.model, named.generator), flags);
+  const Planned planned = make_planned(named.layout, resolve(flags.model, named.generator), flags, dtype);
   if (!flags.out.empty()) write_bytes(flags.out, to_bytes(planned.plan));
   if (flags.json) {
     print_json(plan_json(planned, dtype));
@@ -185,6 +207,7 @@ Run set_up_plan(CLI::App& app) {
   flags->layout.add_to(app);
   flags->model.add_to(app);
   flags->plan.add_to(app);
+  flags->hardware.add_to(app);
   app.add_option("--dtype", flags->dtype, "fp32, bf16 or fp16, for memory_bytes")->capture_default_str();
   app.add_option("--threads", flags->threads, "Planner threads")->capture_default_str();
   app.add_option("--out", flags->out, "Write the plan to this file, for verify --plan");

@@ -16,6 +16,7 @@ using Run = std::function<int()>;
 Run set_up_layouts(CLI::App& app);
 Run set_up_layout(CLI::App& app);
 Run set_up_plan(CLI::App& app);
+Run set_up_simulate(CLI::App& app);
 Run set_up_verify(CLI::App& app);
 
 }  // namespace marble::cli

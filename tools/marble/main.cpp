@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"layouts", "List the layout generators and their parameters", set_up_layouts},
     {"layout", "Make or read a layout, count it, and optionally write it", set_up_layout},
     {"plan", "Plan a layout over ranks: placement, balance, exchange, work per step", set_up_plan},
+    {"simulate", "Predict layer times, memory and the best plan for any number of GPUs; nothing runs", set_up_simulate},
     {"verify", "Run forward and backward over ranks and compare with dense fp64 and one rank", set_up_verify},
 };
 
