@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plots runs of examples/train_packed.py (their --out files), the first being what the others are compared with.
 
-    scripts/plot_training.py one.json ring4.json mesh22.json --out docs/training.svg
+scripts/plot_training.py one.json ring4.json mesh22.json --out docs/training.svg
 """
 
 import argparse

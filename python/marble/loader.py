@@ -24,7 +24,7 @@ class PlanningCollate:
             plan = batch["plan"]
 
     ``layout_of`` takes what ``collate`` (default: the batch unchanged) returns, a dict, and returns its Layout; the
-    plan is added under ``key``. Plans travel as shared-memory tensors. Layouts of equal value are planned once per
+    plan is added under ``key``. Plans travel through shared memory. Layouts of equal value are planned once per
     worker: the last ``cache_size`` plans are kept. ``options`` are those of :func:`marble.plan`. Picklable when its
     functions are.
     """

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One operator to PyTorch: opcheck, torch.compile without breaks or recompiles, activation checkpointing."""
 
+import pickle
 from contextlib import nullcontext
 
 import marble
@@ -20,7 +21,8 @@ PACKS = [
 
 
 def make_plan(pack):
-    return marble.plan(marble.Layout(pack), model=MODEL, block=16)
+    """As the trainer gets it from a loader's worker."""
+    return pickle.loads(pickle.dumps(marble.plan(marble.Layout(pack), model=MODEL, block=16)))
 
 
 class Layer(torch.nn.Module):

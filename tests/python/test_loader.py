@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans made in loader workers."""
 
-import torch
-from torch.utils.data import DataLoader
-
 import marble
+import torch
 from marble.loader import CachedPlanner, PlanningCollate
+from torch.utils.data import DataLoader
 
 MODEL = marble.Model(heads=4, kv_heads=2, head_dim=8, layers={None: 1, 16: 1})
 LENGTHS = [[30, 50], [80], [30, 50], [10, 70]]
@@ -29,7 +28,7 @@ def test_workers_plan_and_the_trainer_attends():
             local = marble.plan(layout_of(batch), model=MODEL, block=16)
             assert plan.digest == local.digest
             assert all(torch.equal(*pair) for pair in zip(plan.rank_plans, local.rank_plans, strict=True))
-            assert plan.rank_plans[0].is_shared()
+            assert torch.equal(plan.positions, local.positions) and torch.equal(plan.data, local.data)
             x = plan.shard(batch["x"])
             marble.attention(x, x[:, :2], x[:, :2], plan, window=16)
 
@@ -51,7 +50,10 @@ def test_equal_layouts_are_planned_once():
 
 def test_a_collate_function_keeps_its_batch():
     collate = PlanningCollate(
-        layout_of, model=MODEL, mesh=marble.Mesh(), collate=lambda samples: {"lengths": [80], "n": len(samples)},
+        layout_of,
+        model=MODEL,
+        mesh=marble.Mesh(),
+        collate=lambda samples: {"lengths": [80], "n": len(samples)},
         key="marble_plan",
     )
     batch = collate([1, 2, 3])

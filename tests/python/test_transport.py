@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Process groups: a silent peer ends in a clear error; meshes from groups and device meshes."""
 
-import pytest
-
 import marble
+import pytest
 
 
 def test_a_silent_peer_ends_in_a_named_error(pool):
