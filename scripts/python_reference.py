@@ -13,7 +13,10 @@ import marble.readers
 import marble.sharding
 
 PAGE = pathlib.Path(__file__).parent.parent / "docs" / "python-api.md"
-HEAD = "# Python reference\n\nWritten by scripts/python_reference.py from the docstrings. The guide is [python.md](python.md).\n"
+HEAD = """# Python reference
+
+Written by scripts/python_reference.py from the docstrings. The guide is [python.md](python.md).
+"""
 
 
 def signature(thing):

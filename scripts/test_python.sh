@@ -15,6 +15,7 @@ if ! "$python" -c 'import torch' 2>/dev/null; then
 fi
 "$python" -m pip install --quiet --config-settings=cmake.define.MARBLE_CUDA=OFF '.[test]'
 
-"$python" -m ruff check python tests/python examples
-"$python" -m ruff format --check python tests/python examples
+sources=(python tests/python examples scripts/python_reference.py scripts/plot_training.py bench/loader_wait.py)
+"$python" -m ruff check --quiet "${sources[@]}"
+"$python" -m ruff format --quiet --check "${sources[@]}"
 exec "$python" -m pytest tests/python -q "$@"
