@@ -22,7 +22,7 @@ COLUMNS = [("contiguous", "alltoall"), ("ptrr", "ring"), ("chunks", "ring"), ("d
 HEADER = """# Balance
 
 How evenly each placement spreads a layer's work over R ring ranks, and how many keys move. Made by
-`scripts/balance_table.py`; seed 0, one layer without a window (`gemma3` also with its window of 1,024), blocks of 128.
+`scripts/balance_table.py`; seed 0, the model's heads, one layer without a window (`gemma3` also with its window of 1,024), blocks of 128.
 
 A cell is `a / b, c`: **a** busiest rank over mean; **b** the same step by step (the sum of each step's busiest rank over
 the sum of step means: ranks meet at every step, so time follows this one); both in tile cost; **c** remote keys that a
@@ -48,9 +48,11 @@ def avoided(plan):
     return f"{100 * (1 - exchange['kv_tokens'] / exchange['ring_kv_tokens']):.1f} %"
 
 
-def row(program, layout, name, tokens, ring, window):
-    plans = [marble(program, "plan", layout, "--ring", str(ring), "--placement", placement, "--strategy", strategy,
-                    "--window", str(window)) for placement, strategy in COLUMNS]
+def row(program, layout, info, tokens, ring, window):
+    heads = ["--heads", f"{info['heads']}/{info['kv_heads']}", "--dim", str(info["head_dim"])]
+    plans = [marble(program, "plan", layout, *heads, "--ring", str(ring), "--placement", placement, "--strategy",
+                    strategy, "--window", str(window)) for placement, strategy in COLUMNS]
+    name = info["name"]
     label = name + (f" (window {window})" if window else "")
     cells = [cell(plan, tokens) for plan in plans]
     return f"| {label} | {ring} | " + " | ".join(cells) + f" | {avoided(plans[0])} | {avoided(plans[3])} |"
@@ -60,13 +62,14 @@ def table(program, folder, tokens, generators, rings):
     lines = [f"\n## {tokens // 2**20}M tokens\n",
              "| layout | R | " + " | ".join(f"{p}, {s}" for p, s in COLUMNS) + " | avoided, contiguous | dealt |",
              "|---|---|" + "---|" * (len(COLUMNS) + 2)]
+    models = {info["name"]: info for info in marble(program, "layouts")["layouts"]}
     for name in generators:
         # From a file, so that no model's layers forbid a placement.
         layout = str(folder / f"{name}.json")
         marble(program, "layout", name, "--tokens", str(tokens), "--out", layout)
         for window in [0, 1024] if name.startswith("gemma3") else [0]:
             for ring in rings:
-                lines.append(row(program, layout, name, tokens, ring, window))
+                lines.append(row(program, layout, models[name], tokens, ring, window))
                 print(lines[-1], flush=True)
     return lines
 
