@@ -19,7 +19,7 @@ struct ForwardTraits {
   static constexpr int kQueryStages = kDim > 128 ? 1 : 2;
   static constexpr int kStages = kDim == 64 ? 4 : 2;  // narrow tiles pass faster than the copy engine answers
   static constexpr int kMaskStages = 2;               // one a mask warp
-  static constexpr int kWorkStages = 3;
+  static constexpr int kWorkStages = 1;               // drawing further ahead would unbalance the end of a launch
   static constexpr int kThreads = 384;
   static constexpr int kConsumerRegisters = kDim > 128 ? 224 : 216;
   static constexpr int kLoaderRegisters = kDim > 128 ? 56 : 72;
@@ -95,19 +95,18 @@ __device__ __forceinline__ void schedule(ForwardShared<T, kDim>& shared, const F
   Ring<ForwardTraits<T, kDim>::kWorkStages> work;
   const int num_units = params.num_heads * params.num_items * params.num_splits;
   for (bool more = true; more; work.advance()) {
+    barrier_wait(&shared.work_empty[work.stage], work.parity ^ 1);
     const int index = atomicAdd(params.counter, 1);
     more = index < num_units;
     UnitMessage message = {-1, 0, 0, kNoTile};
-    BlockWalk walk;
     if (more) {
       const Unit unit = unit_at(index, params.num_items, params.num_splits);
       const Item item = params.items[unit.item];
-      walk = BlockWalk(item, params.runs, unit.split, params.num_splits);
+      const BlockWalk walk(item, params.runs, unit.split, params.num_splits);
       message = {index, item.block, item.flags, walk.next_kind()};
+      shared.walk[work.stage] = walk;
     }
-    barrier_wait(&shared.work_empty[work.stage], work.parity ^ 1);
     shared.work[work.stage] = message;
-    if (more) shared.walk[work.stage] = walk;
     barrier_arrive(&shared.work_full[work.stage]);
   }
 }
@@ -153,9 +152,11 @@ class Loader {
         const bool is_last_half = half == Traits::kHalves - 1;
         const TileKind same = block_class == BlockClass::full ? kFullTile : kPartialTile;
         load_keys(row, key_head, is_last_half ? walk.next_kind() : same);
-        if (is_first) load_queries(message.block, head);
-        is_first = false;
+        // A single query stage is free only when the unit before is through, and that needs its last V.
+        if (is_first && Traits::kQueryStages > 1) load_queries(message.block, head);
         load_due_values();
+        if (is_first && Traits::kQueryStages == 1) load_queries(message.block, head);
+        is_first = false;
         due_row_ = row;
         due_head_ = key_head;
       }
