@@ -8,18 +8,19 @@ import atexit
 import threading
 from typing import TYPE_CHECKING
 
+import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING:
-    import torch
-
     from marble.session import Session
+    from marble.transport import GroupPeers
 
 SOLO = ""  # a mesh of one rank has no group
 
 _lock = threading.Lock()
 _groups: dict[str, dist.ProcessGroup] = {}
-_sessions: dict[tuple[str, str], Session] = {}
+_peers: dict[str, GroupPeers] = {}
+_sessions: dict[tuple[str, str, int], Session] = {}
 atexit.register(_sessions.clear)
 
 
@@ -44,15 +45,25 @@ def group_of(name: str) -> dist.ProcessGroup:
     )
 
 
+def peers_of(name: str) -> GroupPeers:
+    """What moves a group's messages, on whatever device: one sequence of messages between each two ranks."""
+    from marble.transport import GroupPeers
+
+    group = group_of(name)
+    with _lock:
+        return _peers.setdefault(name, GroupPeers(group))
+
+
 def session_of(name: str, device: torch.device) -> Session:
-    """The session of a group on a device, made at its first use."""
+    """The session of a group on a device's current stream, made at its first use."""
     from marble.session import Session
 
-    key = (name, str(device))
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    key = (name, str(device), stream)
     with _lock:
         if key in _sessions:
             return _sessions[key]
-    session = Session(name, device)
+    session = Session(name, device, stream)
     with _lock:
         return _sessions.setdefault(key, session)
 
@@ -67,5 +78,6 @@ def forget_group(name: str = SOLO) -> None:
 
 
 def _forget_sessions(name: str) -> None:
+    _peers.pop(name, None)
     for key in [key for key in _sessions if key[0] == name]:
         del _sessions[key]

@@ -12,8 +12,7 @@ import torch
 import torch.distributed as dist
 
 from marble import _native
-from marble.groups import SOLO, group_of
-from marble.transport import GroupPeers
+from marble.groups import SOLO, group_of, peers_of
 
 PLANS_KEPT = 2  # workspaces of each kind of layer: the current plan's, and those of the one before it
 CHECKSUM_BYTES = 8  # that end a serialised plan
@@ -25,10 +24,10 @@ class Session:
     order, so all ranks bind and forget together.
     """
 
-    def __init__(self, group: str, device: torch.device) -> None:
+    def __init__(self, group: str, device: torch.device, stream: int) -> None:
         self.group = None if group == SOLO else group_of(group)
         self.device = device
-        self._backend = make_backend(device)
+        self._backend = make_backend(device, stream)
         if self.group is None:
             self._transport = _native.callback_transport("solo", 0, 1, None)
         else:
@@ -36,8 +35,10 @@ class Session:
                 f"torch.distributed group {group}",
                 dist.get_rank(self.group),
                 dist.get_world_size(self.group),
-                GroupPeers(self.group),
+                peers_of(group),
             )
+        if device.type != "cpu":
+            self._transport.use_memory_of(self._backend)
         self._bound: dict[object, OrderedDict[object, _native.Attention]] = {}
         self._indices: OrderedDict[bytes, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
@@ -88,8 +89,11 @@ def token_index(plan: _native.Plan, num_ranks: int) -> np.ndarray:
     return index
 
 
-def make_backend(device: torch.device) -> _native.Backend:
-    """The backend of a device; ValueError where there is none."""
+def make_backend(device: torch.device, stream: int) -> _native.Backend:
+    """The backend of a device, on a stream of it; ValueError where there is none."""
     if device.type == "cpu":
         return _native.cpu_backend(torch.get_num_threads())
-    raise ValueError(f"device: {device} should be cpu; this build of marble has no other backend")
+    if device.type == "cuda" and _native.cuda_available():
+        return _native.cuda_backend(device.index or 0, stream)
+    known = "cpu or cuda" if _native.cuda_available() else "cpu; this build of marble has no other backend"
+    raise ValueError(f"device: {device} should be {known}")

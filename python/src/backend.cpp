@@ -4,6 +4,9 @@
 
 #include "bindings.hpp"
 
+#include "marble/cuda.hpp"
+
+#include <cstdint>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <string>
@@ -17,6 +20,11 @@ void bind_backend(nb::module_& module) {
       .def_prop_ro("name", [](const Backend& backend) { return std::string(backend.name()); })
       .def_prop_ro("tiles_computed", &Backend::tiles_computed);
   module.def("cpu_backend", &make_cpu_backend, nb::arg("threads"));
+  module.def("cuda_available", &cuda_available);
+  module.def(
+      "cuda_backend",
+      [](int device, std::uintptr_t stream) { return make_cuda_backend(device, reinterpret_cast<void*>(stream)); },
+      nb::arg("device"), nb::arg("stream"));
 }
 
 }  // namespace marble::python

@@ -4,7 +4,8 @@
 
 #include "marble/error.hpp"
 
-#include <cstring>
+#include <cstddef>
+#include <map>
 #include <nanobind/stl/vector.h>
 #include <span>
 #include <string_view>
@@ -30,7 +31,10 @@ class CallbackTransport final : public Transport {
   [[nodiscard]] std::string_view name() const override { return name_; }
   [[nodiscard]] std::int32_t rank() const override { return rank_; }
   [[nodiscard]] std::int32_t num_ranks() const override { return num_ranks_; }
-  void set_memory_access(MemoryAccess memory) override { memory_ = std::move(memory); }
+  void set_memory_access(MemoryAccess memory) override {
+    memory_ = std::move(memory);
+    staged_ = true;
+  }
   [[nodiscard]] std::int64_t bytes_received() const override { return bytes_received_; }
 
   std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label) override {
@@ -38,19 +42,30 @@ class CallbackTransport final : public Transport {
     check(recvs);
     check_healthy();
     copy_own(sends, recvs, label);
-    if (!reaches_others(sends) && !reaches_others(recvs)) return kNothingInFlight;
+    std::vector<Message> out = for_others(sends), in = for_others(recvs);
+    if (out.empty() && in.empty()) return kNothingInFlight;
+    Flight flight;
+    if (staged_) stage(out, in, flight);
     const nb::gil_scoped_acquire held;
-    return guarded([&] {
+    const auto ticket = guarded([&] {
       return nb::cast<std::int64_t>(
-          peers_.attr("begin")(to_list(sends), to_list(recvs), nb::str(label.data(), label.size())));
+          peers_.attr("begin")(to_list(out), to_list(in), nb::str(label.data(), label.size())));
     });
+    flights_.emplace(ticket, std::move(flight));
+    return ticket;
   }
 
   void wait(std::int64_t ticket) override {
     if (ticket == kNothingInFlight) return;
     check_healthy();
-    const nb::gil_scoped_acquire held;
-    guarded([&] { bytes_received_ += nb::cast<std::int64_t>(peers_.attr("wait")(ticket)); });
+    const auto flight = flights_.extract(ticket);
+    ensure(!flight.empty(), "ticket {} is not awaited", ticket);
+    {
+      const nb::gil_scoped_acquire held;
+      guarded([&] { bytes_received_ += nb::cast<std::int64_t>(peers_.attr("wait")(ticket)); });
+    }
+    for (const Arrival& arrival : flight.mapped().arrivals)
+      memory_.write(arrival.target, arrival.host.data(), std::ssize(arrival.host));
   }
 
   void agree(std::uint64_t value, std::string_view what) override {
@@ -86,10 +101,36 @@ class CallbackTransport final : public Transport {
     }
   }
 
-  [[nodiscard]] bool reaches_others(std::span<const Message> messages) const {
+  [[nodiscard]] std::vector<Message> for_others(std::span<const Message> messages) const {
+    std::vector<Message> result;
     for (const Message& message : messages)
-      if (message.peer != rank_ && message.bytes > 0) return true;
-    return false;
+      if (message.peer != rank_ && message.bytes > 0) result.push_back(message);
+    return result;
+  }
+
+  /// Host memory that a message arrives in, and the memory that it is for.
+  struct Arrival {
+    void* target;
+    std::vector<std::byte> host;
+  };
+  /// Host memory of an exchange under way; empty when messages name host memory themselves.
+  struct Flight {
+    std::vector<std::vector<std::byte>> departures;
+    std::vector<Arrival> arrivals;
+  };
+
+  /// Puts host memory in the place of what the messages name.
+  void stage(std::vector<Message>& out, std::vector<Message>& in, Flight& flight) const {
+    for (Message& message : out) {
+      auto& host = flight.departures.emplace_back(static_cast<std::size_t>(message.bytes));
+      memory_.read(host.data(), message.data, message.bytes);
+      message.data = host.data();
+    }
+    for (Message& message : in) {
+      Arrival& arrival = flight.arrivals.emplace_back(
+          Arrival{message.data, std::vector<std::byte>(static_cast<std::size_t>(message.bytes))});
+      message.data = arrival.host.data();
+    }
   }
 
   /// Messages to this rank itself, in the order given.
@@ -104,16 +145,17 @@ class CallbackTransport final : public Transport {
       recv = next_own(recv, recvs.end());
       ensure(recv != recvs.end() && recv->bytes == send.bytes, "{}: a message to rank {} itself has no receiver", label,
              rank_);
-      std::memmove(recv->data, send.data, static_cast<std::size_t>(send.bytes));
+      std::vector<std::byte> host(static_cast<std::size_t>(send.bytes));
+      memory_.read(host.data(), send.data, send.bytes);
+      memory_.write(recv->data, host.data(), send.bytes);
       ++recv;
     }
   }
 
-  [[nodiscard]] nb::list to_list(std::span<const Message> messages) const {
+  [[nodiscard]] static nb::list to_list(const std::vector<Message>& messages) {
     nb::list list;
     for (const Message& message : messages)
-      if (message.peer != rank_ && message.bytes > 0)
-        list.append(nb::make_tuple(message.peer, reinterpret_cast<std::uintptr_t>(message.data), message.bytes));
+      list.append(nb::make_tuple(message.peer, reinterpret_cast<std::uintptr_t>(message.data), message.bytes));
     return list;
   }
 
@@ -121,6 +163,8 @@ class CallbackTransport final : public Transport {
   std::int32_t rank_, num_ranks_;
   nb::object peers_;
   MemoryAccess memory_;
+  bool staged_ = false;
+  std::map<std::int64_t, Flight> flights_;
   std::int64_t bytes_received_ = 0;
   bool failed_ = false;
 };

@@ -322,3 +322,16 @@ def two_groups_run_at_once(group):
     rank = dist.get_rank(group)
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     attention_is_dense(halves[rank // 2], [[("causal", 40 + 30 * (rank // 2))], [("full", 20)]])
+
+
+def staged_messages_are_exact(group):
+    """Attention over a transport that reads and writes the backend's memory, as it does on GPUs without NCCL."""
+    from marble.groups import session_of
+
+    own = dist.new_group(list(range(dist.get_world_size(group))))
+    mesh = marble.Mesh.from_group(own, ulysses=2)
+    session = session_of(mesh.group, torch.device("cpu"))
+    session._transport.use_memory_of(session._backend)
+    attention_is_dense(own, [[("causal", 90), ("full", 40)], [("causal", 61)]], ulysses=2)
+    assert session._transport.bytes_received > 0
+    marble.forget_group(mesh.group)

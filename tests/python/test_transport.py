@@ -35,3 +35,7 @@ def test_torchruns_environment_is_read(monkeypatch):
     assert marble.Mesh.from_env(ulysses=2) == marble.Mesh(ring=4, ulysses=2, ranks_per_node=4, rank=5)
     with pytest.raises(ValueError, match="ulysses: 3 should divide the 8 ranks"):
         marble.Mesh.from_env(ulysses=3)
+
+
+def test_staged_messages_are_exact(pool):
+    pool.run(4, "staged_messages_are_exact")
