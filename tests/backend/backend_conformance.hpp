@@ -30,6 +30,7 @@ struct BackendFactory {
   std::vector<std::int32_t> blocks;  // the first serves most cases
   std::int32_t head_dim = 64;        // serves most cases
   DType dtype = DType::fp32;
+  bool rounds_products = false;  // rounds probabilities and score gradients to the dtype before it multiplies them
 };
 
 inline std::string factory_name(const ::testing::TestParamInfo<BackendFactory>& info) {
@@ -42,6 +43,9 @@ inline std::string factory_name(const ::testing::TestParamInfo<BackendFactory>& 
 struct Tolerance {
   double fp32_relative = 32 * unit_roundoff(DType::fp32);  // relative Frobenius error; LSE: of max(1, |lse|)
   double over_rounding_once = 1.1;
+  // Where products take rounded operands, their errors are independent and of at most u each: a norm's share is below
+  // u.
+  double rounded_products = 1.0;
 };
 
 inline void PrintTo(const BackendFactory& factory, std::ostream* stream) {
@@ -111,14 +115,16 @@ class BackendConformance : public ::testing::TestWithParam<BackendFactory> {
 
   static void compare(const AttentionCase& problem, const AttentionResult& result, const AttentionResult& exact) {
     const Tolerance tolerance;
+    const double sums = tolerance.fp32_relative +
+                        (GetParam().rounds_products ? tolerance.rounded_products * unit_roundoff(problem.dtype) : 0.0);
     const auto bound = [&](const std::vector<double>& values) {
       const double once = problem.dtype == DType::fp32 ? 0.0 : relative_error(rounded(values, problem.dtype), values);
-      return tolerance.over_rounding_once * once + tolerance.fp32_relative;
+      return tolerance.over_rounding_once * once + sums;
     };
     EXPECT_LE(relative_error(result.out, exact.out), bound(exact.out));
     EXPECT_LE(relative_error(result.dq, exact.dq, exact.dq_size), bound(exact.dq));
-    EXPECT_LE(relative_error(result.dk, exact.dk, exact.dk_size), tolerance.fp32_relative);
-    EXPECT_LE(relative_error(result.dv, exact.dv), tolerance.fp32_relative);
+    EXPECT_LE(relative_error(result.dk, exact.dk, exact.dk_size), sums);
+    EXPECT_LE(relative_error(result.dv, exact.dv), sums);
     double largest_lse = 1.0;
     for (double lse : exact.lse)
       if (std::isfinite(lse)) largest_lse = std::max(largest_lse, std::abs(lse));
