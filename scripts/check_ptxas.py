@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps and judges what ptxas says of the kernels.
 
-    check_ptxas.py record DIR COMMAND...   runs an nvcc command, keeping its ptxas lines in DIR/<object>.txt
-    check_ptxas.py check DIR               fails when any kernel spills registers or a wgmma was serialised (C75xx)
+check_ptxas.py record DIR COMMAND...   runs an nvcc command, keeping its ptxas lines in DIR/<object>.txt
+check_ptxas.py check DIR               fails when any kernel spills registers or a wgmma was serialised (C75xx)
 """
+
 import pathlib
 import re
 import subprocess
@@ -20,15 +21,15 @@ USED = re.compile(r"Used (\d+) registers")
 def record(folder: pathlib.Path, command: list[str]) -> int:
     """Runs the command; what it prints about ptxas goes to the log, the rest to stderr."""
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    is_ptxas = [line.startswith("ptxas") or "bytes stack frame" in line for line in done.stderr.splitlines()]
     lines = done.stderr.splitlines()
-    rest = [line for line, ptxas in zip(lines, is_ptxas) if not ptxas or WARNING.search(line) or "error" in line]
+    log = [line for line in lines if line.startswith("ptxas") or "bytes stack frame" in line]
+    rest = [line for line in lines if line not in log or WARNING.search(line) or "error" in line]
     if rest:
         print("\n".join(rest), file=sys.stderr)
     if "-o" in command and done.returncode == 0:
         folder.mkdir(parents=True, exist_ok=True)
         name = pathlib.Path(command[command.index("-o") + 1]).name
-        (folder / f"{name}.txt").write_text("\n".join(line for line, ptxas in zip(lines, is_ptxas) if ptxas) + "\n")
+        (folder / f"{name}.txt").write_text("\n".join(log) + "\n")
     return done.returncode
 
 

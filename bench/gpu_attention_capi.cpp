@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What bench/gpu_attention.py calls through ctypes: one rank's plan for a layout, and its kernels on given pointers.
+
+#include "marble/cuda.hpp"
+#include "marble/error.hpp"
+#include "marble/plan.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace marble {
+namespace {
+
+struct Problem {
+  Plan plan;
+  RankPlan rank_plan;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<BoundPlan> bound;
+  void* state = nullptr;
+  DType dtype = DType::bf16;
+  AttentionOptions options;
+
+  ~Problem() {
+    if (state != nullptr) backend->free(state);
+  }
+};
+
+std::string& last_error() {
+  static std::string message;
+  return message;
+}
+
+std::unique_ptr<Problem> open(const Layout& layout, const Model& model, DType dtype, const AttentionOptions& options) {
+  auto problem = std::make_unique<Problem>();
+  problem->plan = make_plan(layout, model, Mesh{});
+  problem->rank_plan = make_rank_plan(problem->plan, 0);
+  problem->dtype = dtype;
+  problem->options = options;
+  problem->backend = make_cuda_backend();
+  problem->backend->check_supported(problem->rank_plan, dtype, options);
+  problem->bound = problem->backend->bind(problem->rank_plan);
+  if (const std::int64_t bytes = problem->backend->state_bytes(problem->rank_plan); bytes > 0)
+    problem->state = problem->backend->allocate(bytes);
+  return problem;
+}
+
+void forward(Problem& problem, void* q, void* k, void* v, void* out, void* lse) {
+  const RankPlanHeader& header = problem.rank_plan.header();
+  const auto view = [&](void* data, std::int32_t heads) {
+    return dense_view(data, problem.dtype, header.rows, heads, header.head_dim);
+  };
+  const ForwardTensors tensors = {view(q, header.heads),
+                                  view(k, header.kv_heads),
+                                  view(v, header.kv_heads),
+                                  view(out, header.heads),
+                                  dense_view(lse, DType::fp32, header.rows, header.heads, 1),
+                                  problem.state};
+  for (const Step& step : problem.rank_plan.forward_steps())
+    if (step.work >= 0) problem.backend->forward(*problem.bound, step.work, tensors, problem.options);
+}
+
+}  // namespace
+}  // namespace marble
+
+extern "C" {
+
+const char* marble_bench_error() {
+  return marble::last_error().c_str();
+}
+
+/// Spans as mode names' indices (marble::Mode) and lengths; sample s is spans [sample_begin[s], sample_begin[s + 1]).
+/// Null on failure (marble_bench_error).
+void* marble_bench_open(const std::int32_t* modes, const std::int64_t* lengths, const std::int64_t* sample_begin,
+                        std::int64_t num_samples, std::int64_t window, std::int32_t heads, std::int32_t kv_heads,
+                        std::int32_t head_dim, double softmax_scale) {
+  try {
+    marble::Layout layout;
+    for (std::int64_t s = 0; s < num_samples; ++s) {
+      std::vector<marble::Span> sample;
+      for (std::int64_t i = sample_begin[s]; i < sample_begin[s + 1]; ++i)
+        sample.push_back({static_cast<marble::Mode>(modes[i]), lengths[i]});
+      layout.add_sample(sample);
+    }
+    marble::Model model;
+    model.heads = heads;
+    model.kv_heads = kv_heads;
+    model.head_dim = head_dim;
+    model.layers = {marble::LayerKind{{window, false}, 1}};
+    marble::AttentionOptions options;
+    options.softmax_scale = softmax_scale;
+    return marble::open(layout, model, marble::DType::bf16, options).release();
+  } catch (const std::exception& error) {
+    marble::last_error() = error.what();
+    return nullptr;
+  }
+}
+
+void marble_bench_close(void* problem) {
+  delete static_cast<marble::Problem*>(problem);
+}
+
+/// Rows of every tensor, pads included.
+std::int64_t marble_bench_rows(void* problem) {
+  return static_cast<marble::Problem*>(problem)->rank_plan.header().rows;
+}
+
+/// Visible block pairs of one head.
+std::int64_t marble_bench_tiles(void* problem) {
+  std::int64_t tiles = 0;
+  for (const marble::Work& work : static_cast<marble::Problem*>(problem)->rank_plan.works()) tiles += work.tiles;
+  return tiles;
+}
+
+/// The token that each valid row holds.
+void marble_bench_positions(void* problem, std::int64_t* positions) {
+  const auto rows = marble::rank_positions(static_cast<marble::Problem*>(problem)->plan, 0);
+  std::copy(rows.begin(), rows.end(), positions);
+}
+
+/// Asks for a forward pass on the default stream; 0, or 1 on failure (marble_bench_error).
+int marble_bench_forward(void* problem, void* q, void* k, void* v, void* out, void* lse) {
+  try {
+    marble::forward(*static_cast<marble::Problem*>(problem), q, k, v, out, lse);
+    return 0;
+  } catch (const std::exception& error) {
+    marble::last_error() = error.what();
+    return 1;
+  }
+}
+}
