@@ -27,7 +27,8 @@ struct StepCost {
 struct PassCost {
   std::int64_t enter_ns = 0;    // Ulysses scatter, before the first work
   std::vector<StepCost> steps;  // as many as the layer has slices
-  std::int64_t leave_ns = 0;    // the last return and the Ulysses gather, after the last work
+  std::int64_t return_ns = 0;   // backward: the last return, which no work is left to hide
+  std::int64_t leave_ns = 0;    // Ulysses gather, after the last work
 
   [[nodiscard]] std::int64_t total_ns() const;
   [[nodiscard]] std::int64_t compute_ns() const;
@@ -83,7 +84,7 @@ struct LayerEstimate {
   std::int64_t forward_ns = 0;
   std::int64_t backward_ns = 0;
   std::int64_t compute_ns = 0;          // of forward_ns + backward_ns: work of each step's slowest rank
-  std::int64_t ulysses_ns = 0;          // scatter and gather, and the last return
+  std::int64_t ulysses_ns = 0;          // scatter and gather
   double step_busiest_over_mean = 1.0;  // in tile cost
   std::int64_t kv_tokens = 0;           // received, as exchange_tokens()
   std::string why;                      // against the best other strategy of the placement; of a choice's first alone

@@ -65,10 +65,8 @@ class LayerEstimator {
       pass.steps.push_back(step(s, tile, [&](std::size_t r) {
         return (fetches_again ? hop_ns(s + 1, r, io_row_) : 0) + (s > 1 ? hop_ns(s - 1, r, fp32_row_) : 0);
       }));
-    std::int64_t last_return = 0;
     for (std::size_t r = 0; r < ring() && num_steps() > 1; ++r)
-      last_return = std::max(last_return, hop_ns(num_steps() - 1, r, fp32_row_));
-    pass.leave_ns += last_return;
+      pass.return_ns = std::max(pass.return_ns, hop_ns(num_steps() - 1, r, fp32_row_));
     return pass;
   }
 
@@ -212,7 +210,7 @@ class LayerEstimator {
 }  // namespace
 
 std::int64_t PassCost::total_ns() const {
-  return std::accumulate(steps.begin(), steps.end(), enter_ns + leave_ns,
+  return std::accumulate(steps.begin(), steps.end(), enter_ns + return_ns + leave_ns,
                          [](std::int64_t sum, const StepCost& step) { return sum + step.step_ns; });
 }
 

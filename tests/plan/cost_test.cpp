@@ -56,7 +56,8 @@ TEST(CostTest, ARingOverlapsEachHopWithTheWorkBeforeIt) {
   // Backward fetches again, and the only return has no step left to hide under: fp32 of the same rows.
   EXPECT_NEAR(static_cast<double>(cost.backward.steps[0].compute_ns), 8 * kBackTile, 8);
   EXPECT_EQ(cost.backward.steps[0].hop_ns, 256 * 2 * 128 * 2);
-  EXPECT_EQ(cost.backward.leave_ns, 256 * 2 * 128 * 4);
+  EXPECT_EQ(cost.backward.return_ns, 256 * 2 * 128 * 4);
+  EXPECT_EQ(cost.backward.leave_ns, 0);
 }
 
 TEST(CostTest, BackwardHidesTheReturnOfTheStepBefore) {
@@ -68,7 +69,7 @@ TEST(CostTest, BackwardHidesTheReturnOfTheStepBefore) {
   EXPECT_EQ(cost.backward.steps[1].hop_ns, fetch);
   EXPECT_EQ(cost.backward.steps[2].hop_ns, fetch + give_back);
   EXPECT_EQ(cost.backward.steps[3].hop_ns, give_back);
-  EXPECT_EQ(cost.backward.leave_ns, give_back);
+  EXPECT_EQ(cost.backward.return_ns, give_back);
   EXPECT_EQ(cost.total_ns(), cost.forward.total_ns() + cost.backward.total_ns());
 }
 

@@ -28,6 +28,7 @@ Json pass_json(const PassCost& pass) {
                      {"step_ms", milliseconds(step.step_ns)}});
   return {{"total_ms", milliseconds(pass.total_ns())},
           {"enter_ms", milliseconds(pass.enter_ns)},
+          {"return_ms", milliseconds(pass.return_ns)},
           {"leave_ms", milliseconds(pass.leave_ns)},
           {"steps", steps}};
 }

@@ -31,7 +31,7 @@ struct HardwareFlags {
 [[nodiscard]] Json density_json(const MaskProperties& properties);
 [[nodiscard]] Json head_budget_json(const Model& model);
 
-/// {forward, backward}: enter_ms, leave_ms, steps[]{compute_ms, hop_ms, step_ms}
+/// {forward, backward}: enter_ms, return_ms, leave_ms, steps[]{compute_ms, hop_ms, step_ms}
 [[nodiscard]] Json cost_json(const LayerCost& cost);
 
 /// A table of the first `limit` candidates.
