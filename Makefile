@@ -11,11 +11,12 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 
-.PHONY: help setup build demo test gpu-test gpu-bench format
+.PHONY: help setup build demo test test-python gpu-test gpu-bench format
 
 help:
 	@echo "make demo       set up, build, show a layout, its balance, the ring tutorial and the proof (no GPU)"
 	@echo "make test       set up, build, run all tests, sanitizers and source checks (no GPU)"
+	@echo "make test-python  install the Python package into .venv and test it there"
 	@echo "make build      set up and build everything: build/cpu/tools/marble/marble"
 	@echo "make gpu-test   build with CUDA and run the tests that need a GPU"
 	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks"
@@ -37,6 +38,9 @@ demo:
 
 test: setup
 	JOBS=$(JOBS) scripts/test.sh
+
+test-python: setup
+	scripts/test_python.sh
 
 gpu-test:
 	cmake --preset cuda

@@ -9,7 +9,7 @@ set -euo pipefail
 packages=(make g++ cmake ninja-build ccache libeigen3-dev nlohmann-json3-dev libcli11-dev libfmt-dev libgtest-dev
           libgmock-dev libbenchmark-dev libopenmpi-dev openmpi-bin openssh-client)
 if [ "${1:-test}" = test ]; then
-  packages+=(clang-format-14 clang-tidy-14 python3)
+  packages+=(clang-format-14 clang-tidy-14 python3-dev python3-venv)
 fi
 
 if ! command -v dpkg-query >/dev/null; then

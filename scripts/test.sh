@@ -42,8 +42,14 @@ stage_static() {
   closing+=("static: layers, formatting, headers alone and clang-tidy passed")
 }
 
+stage_python() {
+  mkdir -p build
+  scripts/test_python.sh | tee build/pytest.log
+  closing+=("python: $(grep -E ' passed' build/pytest.log | tail -1)")
+}
+
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(static cpu asan tsan)
+[ ${#stages[@]} -gt 0 ] || stages=(static cpu asan tsan python)
 for stage in "${stages[@]}"; do
   printf '\n== %s\n' "$stage"
   "stage_$stage"
