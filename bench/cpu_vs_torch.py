@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import platform
-import shlex
 import statistics
 import subprocess
 import sys
@@ -106,7 +105,8 @@ def main() -> int:
         )
         print(f"{name}: marble {marble:.1f} ms, torch {pytorch:.1f} ms, {pytorch / marble:.2f} x torch's speed")
     result = {
-        "command": "python bench/cpu_vs_torch.py " + shlex.join(sys.argv[1:]),
+        "command": "python bench/cpu_vs_torch.py --bench <build>/bench/cpu_attention_bench "
+        f"--threads {arguments.threads} --rounds {arguments.rounds}",
         "date": time.strftime("%Y-%m-%d"),
         "commit": commit(),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "load_average": round(os.getloadavg()[0], 2)},
