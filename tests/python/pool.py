@@ -26,6 +26,7 @@ def _serve(rank: int, store: str, pipe) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)  # which fills fresh memory with NaN
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=HANG_LIMIT)
     )

@@ -335,3 +335,32 @@ def staged_messages_are_exact(group):
     attention_is_dense(own, [[("causal", 90), ("full", 40)], [("causal", 61)]], ulysses=2)
     assert session._transport.bytes_received > 0
     marble.forget_group(mesh.group)
+
+
+def compiled_layers_are_eager(group, packs):
+    """A compiled step over several layouts on all ranks: one graph, the eager results, checkpointed layers."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+    from torch.utils.checkpoint import checkpoint
+
+    model = marble.Model(heads=4, kv_heads=2, head_dim=8)
+    mesh = marble.Mesh.from_group(group, ulysses=2)
+    counter = CompileCounterWithBackend("aot_eager")
+
+    def layer(x, plan):
+        heads = x.unflatten(-1, (-1, 8))
+        return x + marble.attention(heads[:, :4], heads[:, :2], heads[:, 2:], plan).flatten(1)
+
+    def step(x, plan):
+        rows = plan.shard(x, grad="summed")
+        for _ in range(2):
+            rows = checkpoint(layer, rows, plan, use_reentrant=False)
+        return plan.unshard(rows).square().mean()
+
+    compiled = torch.compile(step, backend=counter, fullgraph=True)
+    for seed, pack in enumerate(packs):
+        plan = marble.plan(marble.Layout(pack), model=model, mesh=mesh, block=16)
+        x = torch.randn(plan.tokens, 32, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+        results = [(loss, *torch.autograd.grad(loss, x)) for loss in (compiled(x, plan), step(x, plan))]
+        torch.testing.assert_close(*results)
+    assert counter.frame_count == 1, counter.frame_count
+    torch._dynamo.reset()

@@ -31,7 +31,7 @@ def test_every_mesh_and_strategy_is_exact(pool, ranks, ulysses, strategy):
     pool.run(ranks, "attention_is_dense", MIXED, ulysses=ulysses, strategy=strategy, layers={None: 1, 30: 1})
 
 
-@pytest.mark.parametrize("placement", ["contiguous", "zigzag", "striped", "ptrr"])
+@pytest.mark.parametrize("placement", ["contiguous", "zigzag", "striped", "ptrr", "chunks", "dealt"])
 @pytest.mark.parametrize("canonical", ["sequence", "stack"])
 def test_every_placement_is_exact(pool, placement, canonical):
     pool.run(4, "attention_is_dense", MIXED, placement=placement, canonical=canonical, layers={None: 1, 30: 1})
@@ -77,7 +77,7 @@ def test_no_length_need_divide(pool, samples, ranks):
     mesh=st.sampled_from(MESHES),
     window=st.sampled_from([None, 1, 7, 64, marble.Window(9, clamp=True)]),
     strategy=st.sampled_from([None, "ring", "alltoall", "allgather"]),
-    placement=st.sampled_from([None, "contiguous", "zigzag", "striped", "ptrr"]),
+    placement=st.sampled_from([None, "contiguous", "zigzag", "striped", "ptrr", "chunks", "dealt"]),
     block=st.sampled_from([8, 16, 128]),
     gaps=st.booleans(),
 )

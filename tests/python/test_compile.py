@@ -181,3 +181,7 @@ def test_autocast_and_swapped_backends_keep_parameters():
     layer = Layer()
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.randn(plan.rows, 32), plan).shape == (plan.rows, 32)
+
+
+def test_ranks_compile_alike(pool):
+    pool.run(4, "compiled_layers_are_eager", PACKS)
