@@ -245,6 +245,8 @@ def main() -> None:
         if options.device == "cuda":
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         dist.init_process_group("gloo" if options.device == "cpu" else "cpu:gloo,cuda:nccl")
+    if options.device == "cpu":
+        torch.set_num_threads(1)  # the model is too small to share between cores
     mesh = marble.Mesh.from_env(ulysses=options.ulysses)
     start = time.perf_counter()
     result = train(options, mesh, progress=mesh.rank == 0)
