@@ -54,8 +54,10 @@ void take_choices_from_plan(const std::string& file, Job& job) {
   job.mesh = plan.mesh;
   job.options.plan.canonical = plan.canonical;
   job.options.plan.placement = plan.placement;
-  job.options.plan.strategy = plan.layers.front().strategy;
+  for (const LayerPlan& layer : plan.layers) job.options.plan.layer_strategies.push_back(layer.strategy);
   job.options.plan.block = plan.block;
+  job.options.plan.hardware = plan.hardware;
+  job.options.plan.keep = plan.keep;
   const Plan again = make_plan(job.named.layout, job.model, job.mesh, job.options.plan);
   require(again.digest == plan.digest, "plan '{}' (digest {:016x}) was made with options that verify cannot set", file,
           plan.digest);
