@@ -16,6 +16,7 @@ from marble.groups import SOLO, group_of, peers_of
 
 PLANS_KEPT = 2  # workspaces of each kind of layer: the current plan's, and those of the one before it
 CHECKSUM_BYTES = 8  # that end a serialised plan
+ALIGNMENT = 256  # of workspace
 
 
 class Session:
@@ -27,7 +28,8 @@ class Session:
     def __init__(self, group: str, device: torch.device, stream: int) -> None:
         self.group = None if group == SOLO else group_of(group)
         self.device = device
-        self._backend = make_backend(device, stream)
+        self._workspace = Workspace(device)
+        self._backend = make_backend(device, stream, self._workspace)
         if self.group is None:
             self._transport = _native.callback_transport("solo", 0, 1, None)
         else:
@@ -89,11 +91,34 @@ def token_index(plan: _native.Plan, num_ranks: int) -> np.ndarray:
     return index
 
 
-def make_backend(device: torch.device, stream: int) -> _native.Backend:
+class Workspace:
+    """Lends memory of PyTorch's allocator, on the stream that is current when it is taken."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._lent: dict[int, torch.Tensor] = {}
+
+    def allocate(self, size: int) -> int:
+        """The address of ``size`` bytes, aligned to ALIGNMENT."""
+        block = torch.empty(max(size, 1) + ALIGNMENT, dtype=torch.uint8, device=self._device)
+        address = -(-block.data_ptr() // ALIGNMENT) * ALIGNMENT
+        self._lent[address] = block
+        return address
+
+    def free(self, address: int) -> None:
+        """Takes back what ``allocate`` gave."""
+        del self._lent[address]
+
+    def lent_bytes(self) -> int:
+        """What is lent at present."""
+        return sum(block.numel() for block in self._lent.values())
+
+
+def make_backend(device: torch.device, stream: int, workspace: Workspace) -> _native.Backend:
     """The backend of a device, on a stream of it; ValueError where there is none."""
     if device.type == "cpu":
-        return _native.cpu_backend(torch.get_num_threads())
+        return _native.cpu_backend(torch.get_num_threads(), workspace)
     if device.type == "cuda" and _native.cuda_available():
-        return _native.cuda_backend(device.index or 0, stream)
+        return _native.cuda_backend(device.index or 0, stream, workspace)
     known = "cpu or cuda" if _native.cuda_available() else "cpu; this build of marble has no other backend"
     raise ValueError(f"device: {device} should be {known}")

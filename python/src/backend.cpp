@@ -3,6 +3,7 @@
 #include "marble/backend.hpp"
 
 #include "bindings.hpp"
+#include "lent_memory_backend.hpp"
 
 #include "marble/cuda.hpp"
 
@@ -10,6 +11,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <string>
+#include <utility>
 
 namespace nb = nanobind;
 
@@ -19,12 +21,19 @@ void bind_backend(nb::module_& module) {
   nb::class_<Backend>(module, "Backend")
       .def_prop_ro("name", [](const Backend& backend) { return std::string(backend.name()); })
       .def_prop_ro("tiles_computed", &Backend::tiles_computed);
-  module.def("cpu_backend", &make_cpu_backend, nb::arg("threads"));
+  module.def(
+      "cpu_backend",
+      [](int threads, nb::object memory) {
+        return make_lent_memory_backend(make_cpu_backend(threads), std::move(memory));
+      },
+      nb::arg("threads"), nb::arg("memory"));
   module.def("cuda_available", &cuda_available);
   module.def(
       "cuda_backend",
-      [](int device, std::uintptr_t stream) { return make_cuda_backend(device, reinterpret_cast<void*>(stream)); },
-      nb::arg("device"), nb::arg("stream"));
+      [](int device, std::uintptr_t stream, nb::object memory) {
+        return make_lent_memory_backend(make_cuda_backend(device, reinterpret_cast<void*>(stream)), std::move(memory));
+      },
+      nb::arg("device"), nb::arg("stream"), nb::arg("memory"));
 }
 
 }  // namespace marble::python
