@@ -25,6 +25,8 @@ Subject::Subject(const Pack& pack, const Heads& heads, DType dtype, double softc
 
 PlanOptions Subject::options() const {
   PlanOptions options;
+  options.placement = Placement::ptrr;
+  options.strategy = Strategy::ring;
   options.block = pack_.block;
   options.stripe = pack_.block;
   options.hardware.range_ns = 0;  // so that packs this small are cut into chunks

@@ -40,7 +40,7 @@ class Subject {
   [[nodiscard]] const AttentionOptions& attention() const { return options_.attention; }
   [[nodiscard]] const DenseInputs& inputs() const { return inputs_; }
 
-  /// Options with this subject's block.
+  /// A ring over PTRR blocks, with this subject's block.
   [[nodiscard]] PlanOptions options() const;
   [[nodiscard]] Plan plan(const Mesh& mesh, const PlanOptions& options) const {
     return make_plan(pack_.layout, model_, mesh, options);

@@ -26,6 +26,8 @@ Model small_model() {
 VerifyOptions options(DType dtype) {
   VerifyOptions result;
   result.dtype = dtype;
+  result.plan.placement = Placement::ptrr;
+  result.plan.strategy = Strategy::ring;
   result.plan.block = 32;
   result.plan.stripe = 32;
   result.threads = 2;
