@@ -6,8 +6,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from marble import _native
+
 if TYPE_CHECKING:
     from marble.plan import Plan
+
+CANDIDATES_SHOWN = 4
 
 
 def explain(plan: Plan) -> str:
@@ -19,10 +23,29 @@ def explain(plan: Plan) -> str:
         f"{layout.num_samples} samples, {plan.tokens:,} tokens on ring {mesh.ring} x ulysses {mesh.ulysses}: "
         f"{plan.rows:,} rows per rank, block {native.block}",
         f"placement {native.placement} over {native.canonical} order",
+        *_explain_choice(plan),
     ]
     for layer, (window, count) in enumerate(zip(plan.model.windows, plan.model.layers.values(), strict=True)):
         lines += _explain_layer(plan, layer, window.size, window.clamp, count)
     return "\n".join(lines)
+
+
+def _explain_choice(plan: Plan) -> list[str]:
+    """Why the planner chose this, or what it would choose in place of what was given."""
+    native = plan.native
+    why, candidates = _native.choice_for(native, 2)
+    placement, strategies, *_ = candidates[0]
+    if (placement, strategies) == (native.placement, native.strategies):
+        lines = [f"  the planner's choice: {why}"]
+    else:
+        lines = [f"  given; the planner would choose {placement} with {', '.join(strategies)}: {why}"]
+    for placement, strategies, nanoseconds, size, fits in candidates[:CANDIDATES_SHOWN]:
+        too_large = "" if fits else ", does not fit"
+        lines.append(
+            f"  {placement:<10} {'/'.join(strategies):<20} {nanoseconds / 1e6:10,.3f} ms predicted, "
+            f"{size / 2**20:,.0f} MiB{too_large}"
+        )
+    return lines
 
 
 def _explain_layer(plan: Plan, layer: int, window: int, clamp: bool, count: int) -> list[str]:

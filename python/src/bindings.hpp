@@ -13,6 +13,7 @@ void bind_error(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
 void bind_generators(nanobind::module_& module);
 void bind_plan(nanobind::module_& module);
+void bind_cost(nanobind::module_& module);
 void bind_backend(nanobind::module_& module);
 void bind_transport(nanobind::module_& module);
 void bind_attention(nanobind::module_& module);

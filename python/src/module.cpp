@@ -8,6 +8,7 @@ NB_MODULE(_native, module) {
   marble::python::bind_layout(module);
   marble::python::bind_generators(module);
   marble::python::bind_plan(module);
+  marble::python::bind_cost(module);
   marble::python::bind_backend(module);
   marble::python::bind_transport(module);
   marble::python::bind_attention(module);

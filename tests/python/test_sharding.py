@@ -71,7 +71,16 @@ def test_a_plan_survives_pickling_and_knows_its_layout():
     assert plan.layout == layout
 
 
-def test_explain_names_placement_balance_and_keys():
-    words = marble.plan(marble.Layout(SAMPLES), model=MODEL, mesh=marble.Mesh(ring=2), block=16).explain()
-    for word in ("3 samples, 174 tokens on ring 2 x ulysses 1", "placement", "busiest rank over mean", "keys received"):
+def test_explain_names_placement_choice_balance_and_keys():
+    layout, mesh = marble.Layout(SAMPLES), marble.Mesh(ring=2)
+    words = marble.plan(layout, model=MODEL, mesh=mesh, block=16).explain()
+    for word in (
+        "3 samples, 174 tokens on ring 2 x ulysses 1",
+        "the planner's choice:",
+        "ms predicted",
+        "busiest rank over mean",
+        "keys received",
+    ):
         assert word in words
+    given = marble.plan(layout, model=MODEL, mesh=mesh, block=16, placement="striped", strategy="ring").explain()
+    assert "given; the planner would choose" in given
