@@ -69,10 +69,6 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
 inline constexpr std::uint64_t kEvictFirst = 0x12F0000000000000;
 inline constexpr std::uint64_t kEvictLast = 0x14F0000000000000;
 
-__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
 /// Copies the box at (column, row, head) of a tensor map into shared memory; completes on `barrier`.
 __device__ __forceinline__ void tma_load(void* target, const CUtensorMap* map, std::uint64_t* barrier,
                                          std::uint64_t cache_policy, int column, int row, int head) {

@@ -12,10 +12,6 @@ namespace marble::cuda {
 
 inline constexpr int kMaskWords = kBlock * 4;
 
-__device__ __forceinline__ std::uint32_t xor_words(std::uint32_t a, std::uint32_t b) {
-  return a ^ b;
-}
-
 __device__ __forceinline__ uint4 xor_words(uint4 a, uint4 b) {
   return {a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w};
 }
