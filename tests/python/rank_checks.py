@@ -364,3 +364,32 @@ def compiled_layers_are_eager(group, packs):
         torch.testing.assert_close(*results)
     assert counter.frame_count == 1, counter.frame_count
     torch._dynamo.reset()
+
+
+def a_failed_transport_stays_failed(group):
+    """After a failure every later call on the transport raises; a new one works."""
+    from marble import _native
+
+    class Broken:
+        def begin(self, sends, recvs, label):
+            raise marble.TransportError(f"{label}: no route")
+
+        def gather(self, value):
+            return [value, value]
+
+    layout = marble.Layout([[("causal", 64)]])
+    model = marble.Model(heads=2, kv_heads=1, head_dim=8)
+    plan = marble.plan(layout, model=model, mesh=marble.Mesh.from_group(group), block=16, strategy="ring")
+    session = marble.groups.session_of(plan.mesh.group, torch.device("cpu"))
+    transport = _native.callback_transport("broken", dist.get_rank(group), 2, Broken())
+    bound = _native.Attention(plan.rank_plans[0].numpy(), "fp32", 1.0, 0.0, session._backend, transport)
+    q, k, out = torch.ones(plan.rows, 2, 8), torch.ones(plan.rows, 1, 8), torch.ones(plan.rows, 2, 8)
+    views = [marble.ops._view(x) for x in (q, k, k, out)]
+    for words in ("layer 0 forward step", "transport broken failed before; make a new one"):
+        try:
+            bound.forward(*views, marble.ops._scalar_view(torch.ones(plan.rows, 2)))
+        except marble.TransportError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError("nothing failed")
+    assert marble.attention(q, k, k, plan).shape == q.shape

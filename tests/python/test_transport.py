@@ -39,3 +39,7 @@ def test_torchruns_environment_is_read(monkeypatch):
 
 def test_staged_messages_are_exact(pool):
     pool.run(4, "staged_messages_are_exact")
+
+
+def test_a_failed_transport_stays_failed(pool):
+    pool.run(2, "a_failed_transport_stays_failed")
