@@ -24,9 +24,9 @@ stage_cpu() {
   closing+=("$(grep -hE '^exactness:' build/cpu/Testing/Temporary/LastTest.log)")
 }
 
-# Sanitizers run every case but whole packs and the long proofs, and of those one in 48.
+# Sanitizers run every case but whole packs, backends on full blocks, and the long proofs, of which they run one in 48.
 stage_sanitizer() {
-  build_and_test "$1" -L cpu -E 'exactness|Numbers|FewLongSamples'
+  build_and_test "$1" -L cpu -E 'exactness|Numbers|FewLongSamples|BackendConformance.*/avx(2|512)$'
   GTEST_TOTAL_SHARDS=48 GTEST_SHARD_INDEX=11 "build/$1/tests/exactness/exactness_test" --gtest_brief=1
 }
 stage_asan() { stage_sanitizer asan; }
