@@ -45,8 +45,8 @@ def _normal(runs: list[KeyRun]) -> list[KeyRun]:
         if run.start == run.stop:
             continue
         own = run.own()
-        if run.stop - run.start == 1 and own is not None and own[0] == run.start:
-            run = run._replace(moving=True)
+        if run.stop - run.start == 1:
+            run = run._replace(moving=own is not None and own[0] == run.start and len(run.intervals) == 1)
         if result and not run.moving and own is not None and own[0] == run.start - 1 and _is_first_key(result[-1], run):
             run = run._replace(start=run.start - 1)
             result[-1] = result[-1]._replace(stop=run.start)
@@ -83,11 +83,28 @@ def layout_of_visibility(runs: list[KeyRun], tokens: int) -> Layout:
     ``runs`` cover [0, tokens) in order.
     """
     given = _normal(runs)
-    layout = Layout([_spans(sample, end) for sample, end in _samples(given, tokens)])
+    layout = Layout([_spans(sample, end) for sample, end in _samples(_part_mates(given), tokens)])
     for expected, got in zip(given, _normal(_visibility(layout)), strict=False):
         if expected != got:
             raise ValueError(f"key {expected.start}: seen by rows {_words(expected)}; no list of spans says that")
     return layout
+
+
+def _part_mates(runs: list[KeyRun]) -> list[KeyRun]:
+    """Runs in which a lone key that other spans see apart from their own, a mate of theirs, is no longer moving."""
+    mates = {low for run in runs for low, high in run.intervals if high - low == 1 and not low <= run.start < high}
+    result: list[KeyRun] = []
+    for run in runs:
+        cuts = sorted(key for key in mates if run.moving and run.start <= key < run.stop)
+        start = run.start
+        for key in cuts:
+            if start < key:
+                result.append(KeyRun(start, key, True, _at(run, start)))
+            result.append(KeyRun(key, key + 1, False, _at(run, key)))
+            start = key + 1
+        if start < run.stop:
+            result.append(run._replace(start=start, intervals=_at(run, start) if run.moving else run.intervals))
+    return result
 
 
 def _words(run: KeyRun) -> str:

@@ -3,6 +3,7 @@
 #include "bindings.hpp"
 
 NB_MODULE(_native, module) {
+  nanobind::set_leak_warnings(false);  // what a program still holds at its end is its own business
   module.doc() = "MARBLE's C++ library, as marble's Python modules use it. Not a public interface.";
   marble::python::bind_error(module);
   marble::python::bind_layout(module);

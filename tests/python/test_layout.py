@@ -9,7 +9,7 @@ import marble
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from masks import dense_mask, layouts
 
@@ -116,6 +116,12 @@ def test_flashmask_refuses_windows_padding_and_heads_by_name():
         marble.Layout.from_flashmask(torch.zeros(8, 4, dtype=torch.int32), causal=True)
 
 
+def set_of(span, i):
+    """What the spans of one set share."""
+    mode, number = span[0], span[2] if len(span) == 3 else None
+    return (mode, number) if number is not None or mode == "group" else i
+
+
 def magi_slices(layout: marble.Layout):
     """Slices of a layout, span by span."""
     queries, keys, kinds = [], [], []
@@ -132,12 +138,7 @@ def magi_slices(layout: marble.Layout):
         owns = list(itertools.pairwise(edges))
         for i, span in enumerate(sample):
             mode = span[0]
-            number = span[2] if len(span) == 3 else (None if mode == "group" else i)
-            mates = [
-                owns[j]
-                for j, other in enumerate(sample)
-                if other[0] == mode and (other[2] if len(other) == 3 else (None if mode == "group" else j)) == number
-            ]
+            mates = [own for j, own in enumerate(owns) if set_of(sample[j], j) == set_of(span, i)]
             if mode in ("causal", "branch"):
                 add(owns[i], owns[i], "causal")
             for mate in mates if mode in ("noise", "group", "full") else []:
@@ -149,7 +150,13 @@ def magi_slices(layout: marble.Layout):
     return queries, keys, kinds
 
 
+@settings(max_examples=100)
 @given(layouts(max_samples=3, max_spans=5, max_length=7))
+@example(marble.Layout([[("group", 1, 0), ("causal", 1), ("group", 1, 0)]]))
+@example(
+    marble.Layout([[("causal", 2), ("group", 1, 0), ("causal", 2), ("group", 3, 0), ("noise", 1), ("group", 1, 0)]])
+)
+@example(marble.Layout([[("noise", 1, 0), ("causal", 1), ("noise", 1, 0), ("branch", 1), ("full", 1), ("branch", 1)]]))
 def test_magi_ranges_return_the_mask(layout):
     read = marble.Layout.from_magi_ranges(*magi_slices(layout), layout.num_tokens)
     assert torch.equal(dense_mask(read), dense_mask(layout))
