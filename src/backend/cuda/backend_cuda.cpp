@@ -3,6 +3,7 @@
 #include "backend/cuda/backend_cuda.hpp"
 
 #include "backend/cuda/attention_forward.hpp"
+#include "backend/cuda/backward_work.hpp"
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/tensor_map.hpp"
 #include "backend/cuda/tensor_ops.hpp"
@@ -152,8 +153,8 @@ std::int64_t CudaBackend::state_bytes(const RankPlan& plan) const {
   return (carried_slots(plan) + partial_slots) * state_slot_bytes(tile_dim(plan.header().head_dim));
 }
 
-std::int64_t CudaBackend::dq_accumulator_bytes(const RankPlan&) const {
-  return 0;
+std::int64_t CudaBackend::dq_accumulator_bytes(const RankPlan& plan) const {
+  return cuda::dq_accumulator_bytes(plan);
 }
 
 void* CudaBackend::allocate(std::int64_t bytes) {
@@ -205,8 +206,13 @@ void CudaBackend::forward(const BoundPlan& plan, std::int32_t work, const Forwar
   tiles_computed_ += bound.work(work).forward_tiles;
 }
 
-void CudaBackend::backward(const BoundPlan&, std::int32_t, const BackwardTensors&, const AttentionOptions&) {
-  throw InvalidArgument("backward is not supported by the cuda backend yet; nearest: the cpu backend");
+void CudaBackend::backward(const BoundPlan& plan, std::int32_t work, const BackwardTensors& tensors,
+                           const AttentionOptions& options) {
+  const CudaBoundPlan& bound = bound_here(plan);
+  require(is_hopper_, "backward is not supported by the cuda backend on this GPU; it needs compute capability 9.0");
+  select_device();
+  attend_backward(bound, work, tensors, options, {stream_, num_multiprocessors_, counter_.as<std::int32_t>()});
+  tiles_computed_ += bound.work(work).backward_tiles;
 }
 
 void CudaBackend::prepare_backward(const TensorView& out, const TensorView& dout, const TensorView& delta,
@@ -215,8 +221,9 @@ void CudaBackend::prepare_backward(const TensorView& out, const TensorView& dout
   row_products(out, dout, delta, valid_rows, stream_);
 }
 
-void CudaBackend::finish_dq(const RankPlan&, const void*, const TensorView&) {
-  throw InvalidArgument("backward is not supported by the cuda backend yet; nearest: the cpu backend");
+void CudaBackend::finish_dq(const RankPlan& plan, const void* dq_accumulator, const TensorView& dq) {
+  select_device();
+  cuda::finish_dq(plan, dq_accumulator, dq, stream_);
 }
 
 void CudaBackend::cast(const TensorView& source, const TensorView& target) {
@@ -241,6 +248,7 @@ void CudaBackend::zero(void* data, std::int64_t bytes) {
 }
 
 void CudaBackend::synchronize() {
+  select_device();
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the GPU");
 }
 

@@ -46,6 +46,19 @@ std::int64_t sum_of_tiles(const RankPlan& plan, const SectionRange& range) {
                          [](std::int64_t sum, const Item& item) { return sum + item.tiles; });
 }
 
+/// Where each key head's query heads begin, then the query heads by key head.
+std::vector<std::int32_t> groups_of(const RankPlan& plan) {
+  std::vector<std::int32_t> begins, heads;
+  for (std::int32_t key_head = 0; key_head < plan.header().local_kv_heads; ++key_head) {
+    begins.push_back(static_cast<std::int32_t>(heads.size()));
+    for (std::int32_t head = 0; head < plan.header().local_heads; ++head)
+      if (plan.head_map()[static_cast<std::size_t>(head)] == key_head) heads.push_back(head);
+  }
+  begins.push_back(static_cast<std::int32_t>(heads.size()));
+  begins.insert(begins.end(), heads.begin(), heads.end());
+  return begins;
+}
+
 void check_positions(std::span<const Segment> segments) {
   for (const Segment& segment : segments)
     require(segment.position + segment.length <= std::numeric_limits<std::int32_t>::max(),
@@ -85,6 +98,8 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cuda
   items_ = upload(plan_.items(), stream);
   runs_ = upload(plan_.runs(), stream);
   head_map_ = upload(plan_.head_map(), stream);
+  const std::vector<std::int32_t> groups = groups_of(plan_);
+  groups_ = upload(std::span<const std::int32_t>(groups), stream);
   for (const Work& work : plan_.works()) {
     BoundWork& bound = works_.emplace_back();
     require(work.key_rows <= std::numeric_limits<std::int32_t>::max(),

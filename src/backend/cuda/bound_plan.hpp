@@ -52,12 +52,15 @@ class CudaBoundPlan final : public BoundPlan {
   [[nodiscard]] const Item* items() const { return items_.as<Item>(); }
   [[nodiscard]] const Run* runs() const { return runs_.as<Run>(); }
   [[nodiscard]] const std::int32_t* head_map() const { return head_map_.as<std::int32_t>(); }
+  /// The head map turned round: query heads in the order of their key heads, and where each key head's begin.
+  [[nodiscard]] const std::int32_t* group_begin() const { return groups_.as<std::int32_t>(); }
+  [[nodiscard]] const std::int32_t* group_heads() const { return group_begin() + plan_.header().local_kv_heads + 1; }
 
  private:
   void expand(cudaStream_t stream);
 
   RankPlan plan_;
-  DeviceBuffer items_, runs_, head_map_, query_tracks_;
+  DeviceBuffer items_, runs_, head_map_, groups_, query_tracks_;
   std::vector<DeviceBuffer> expansions_;
   std::vector<BoundWork> works_;
 };

@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// What the backward kernel's consumers do with fragments (wgmma.cuh) of transposed scores, keys down and queries
+// across, and how their sums leave the registers.
+
+#include "backend/cuda/attention_backward.hpp"
+#include "backend/cuda/backward_shared.cuh"
+#include "backend/cuda/ptx_bulk.cuh"
+#include "backend/cuda/wgmma.cuh"
+
+namespace marble::cuda {
+
+inline constexpr int kExchangeBarrier = 1;  // named barrier of both consumer warpgroups
+
+__device__ __forceinline__ int fragment_row(int thread) {
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
+__device__ __forceinline__ bool is_masked(const std::uint32_t (&mask)[2], int i) {
+  return (mask[(i / 2) % 2] & (1u << (2 * (i / 4) + i % 2))) == 0;
+}
+
+/// A product's accumulators start as a value for each query, two rows of keys alike. `columns` points at this lane's
+/// first query.
+template <int kCount>
+__device__ __forceinline__ void load_columns(float (&accumulators)[kCount], const float2* columns) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 2) {
+    const float2 pair = columns[i / 4 * 4];
+    accumulators[i] = pair.x;
+    accumulators[i + 1] = pair.y;
+  }
+}
+
+/// Scores become P = exp2(score * scale - lse), 0 where masked. `lse` points at this lane's first query.
+template <bool kMasked, int kCount>
+__device__ __forceinline__ void exponentiate(float (&scores)[kCount], const float2* lse, float scale,
+                                             const std::uint32_t (&mask)[2]) {
+#pragma unroll
+  for (int j = 0; j < kCount / 4; ++j) {
+    const float2 columns = lse[4 * j];
+#pragma unroll
+    for (int i = 4 * j; i < 4 * j + 4; ++i) {
+      scores[i] = exp2_approx(scores[i] * scale - (i % 2 == 0 ? columns.x : columns.y));
+      if (kMasked && is_masked(mask, i)) scores[i] = 0.f;
+    }
+  }
+}
+
+template <typename T, int kPacked>
+__device__ __forceinline__ void pack(std::uint32_t (&packed)[kPacked], const float* values) {
+#pragma unroll
+  for (int i = 0; i < kPacked; ++i) packed[i] = pack_pair<T>(values[2 * i], values[2 * i + 1]);
+}
+
+/// dP - delta becomes dS = P (dP - delta).
+template <int kCount>
+__device__ __forceinline__ void differentiate(float (&gradients)[kCount], const float (&weights)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) gradients[i] *= weights[i];
+}
+
+/// Raw scores that pass through a softcap become P, and dP - delta becomes dS, which takes the slope 1 - tanh^2. tanh
+/// goes through exp2, good to fp32 rounding.
+template <int kCount>
+__device__ __forceinline__ void differentiate_capped(float (&gradients)[kCount], float (&scores)[kCount],
+                                                     const float2* lse, const BackwardParams& params,
+                                                     const std::uint32_t (&mask)[2]) {
+  const float tanh_scale = params.score_scale * 2.885390082f;  // 2 log2(e)
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    const float2 columns = lse[i / 4 * 4];
+    const float capped = 1.f - __fdividef(2.f, exp2_approx(scores[i] * tanh_scale) + 1.f);
+    const float weight = exp2_approx(capped * params.exponent_scale - (i % 2 == 0 ? columns.x : columns.y));
+    scores[i] = is_masked(mask, i) ? 0.f : weight;
+    gradients[i] *= scores[i] * (1.f - capped * capped);
+  }
+}
+
+/// Adds this warpgroup's part of a dQ tile, which lies in memory as the threads hold it: every access is coalesced.
+template <int kCount>
+__device__ __forceinline__ void add_dq_tile(float* tiles, int tile, int tile_size, int group, int thread,
+                                            const float (&dq)[kCount]) {
+  float* target = tiles + std::int64_t{tile} * tile_size + group * (kCount * 128) + thread * 4;
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) reduce_add(target + i * 128, dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
+}
+
+/// A thread's place in a tensor of gradients.
+struct RowsOfThread {
+  int row;     // and row + 8
+  int column;  // of the fragment's first accumulator in lane 0 of the quad
+  int lane;    // in the quad
+};
+
+/// target += sums * scale. A unit that does not share its rows reads and writes them: a quad covers a 32-byte sector.
+template <int kCount>
+__device__ __forceinline__ void add_gradient(const BackwardParams& params, const StridedRows& target, int head,
+                                             const RowsOfThread& place, const float (&sums)[kCount], float scale) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = place.row + 8 * r;
+    if (row >= params.valid_key_rows) continue;
+    float* values = static_cast<float*>(target.data) + row * target.row_stride + head * target.head_stride;
+#pragma unroll
+    for (int i = 2 * r; i < kCount; i += 4) {
+      const int column = place.column + 2 * i - 4 * r + 2 * place.lane;
+      if (column >= params.head_dim) continue;
+      const float2 addend = {sums[i] * scale, sums[i + 1] * scale};
+      if (params.num_splits > 1) {
+        reduce_add(values + column, addend.x, addend.y);
+      } else {
+        float2& pair = *reinterpret_cast<float2*>(values + column);
+        pair = {pair.x + addend.x, pair.y + addend.y};
+      }
+    }
+  }
+}
+
+/// The barriers that every consumer warpgroup waits for and releases.
+template <typename T, int kDim>
+class ConsumerBarriers {
+ public:
+  using Traits = BackwardTraits<kDim>;
+
+  __device__ __forceinline__ explicit ConsumerBarriers(BackwardShared<T, kDim>& shared) : shared_(shared) {}
+
+  /// Waits for a unit and its keys; false when there is no more work. Its message stays readable until `end_unit`.
+  __device__ __forceinline__ bool begin_unit() {
+    barrier_wait(&shared_.work_full[rings_.stage(ConsumerRings::kUnits)], rings_.parity(ConsumerRings::kUnits));
+    if (unit().key_head < 0) return false;
+    barrier_wait(&shared_.k_full, rings_.stage(ConsumerRings::kUnits));
+    barrier_wait(&shared_.v_full, rings_.stage(ConsumerRings::kUnits));
+    return true;
+  }
+
+  __device__ __forceinline__ const BackwardMessage& unit() const {
+    return shared_.work[rings_.stage(ConsumerRings::kUnits)];
+  }
+
+  __device__ __forceinline__ void end_unit() {
+    release(&shared_.work_empty[rings_.stage(ConsumerRings::kUnits)]);
+    rings_.advance(ConsumerRings::kUnits);
+  }
+
+  __device__ __forceinline__ QueryTile wait_queries() {
+    barrier_wait(&shared_.q_full[stage()], parity());
+    return shared_.tile[stage()];
+  }
+
+  /// The words of keys `key` and `key` + 8, shifted to the tile's queries; all ones for a full tile.
+  __device__ __forceinline__ void read_mask(const QueryTile& tile, int key, int lane, int shift,
+                                            std::uint32_t (&mask)[2]) {
+    if ((tile.flags & QueryTile::kPartial) == 0) return;
+    barrier_wait(&shared_.mask_full[rings_.stage(ConsumerRings::kMasks)], rings_.parity(ConsumerRings::kMasks));
+    const std::uint32_t* words = shared_.mask[rings_.stage(ConsumerRings::kMasks)] + key * 4 + lane;
+    mask[0] = words[0] >> shift;
+    mask[1] = words[32] >> shift;
+    if ((tile.flags & QueryTile::kReleasesMask) != 0) {
+      release(&shared_.mask_empty[rings_.stage(ConsumerRings::kMasks)]);
+      rings_.advance(ConsumerRings::kMasks);
+    }
+  }
+
+  /// This warp has read what the stage holds.
+  __device__ __forceinline__ void release(std::uint64_t* empty) {
+    __syncwarp();
+    if (thread_index() % 32 == 0) barrier_arrive(empty);
+  }
+
+ protected:
+  /// This warpgroup among the consumers, and this thread in it.
+  __device__ __forceinline__ static int group() { return static_cast<int>(thread_index() / 128) - 1; }
+  __device__ __forceinline__ static int thread() { return static_cast<int>(thread_index() % 128); }
+
+  /// Of the query tile at hand.
+  __device__ __forceinline__ int stage() const { return rings_.stage(ConsumerRings::kTiles); }
+  __device__ __forceinline__ std::uint32_t parity() const { return rings_.parity(ConsumerRings::kTiles); }
+
+  BackwardShared<T, kDim>& shared_;
+  ConsumerRings rings_;
+};
+
+}  // namespace marble::cuda

@@ -1,0 +1,160 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// The feeding side of the Hopper backward kernel: one thread that draws units and drives the copy engine, and warps
+// that turn visible ranges into mask bits, one partial block each in turn; and the thread that carries dQ away.
+
+#include "backend/cuda/backward_mask.cuh"
+#include "backend/cuda/backward_shared.cuh"
+#include "backend/cuda/backward_walk.cuh"
+#include "backend/cuda/ptx_bulk.cuh"
+
+namespace marble::cuda {
+
+template <typename T, int kDim>
+class BackwardLoader {
+ public:
+  using Traits = BackwardTraits<kDim>;
+
+  __device__ __forceinline__ BackwardLoader(BackwardShared<T, kDim>& shared, const BackwardParams& params,
+                                            const BackwardTensorMaps& maps)
+      : shared_(shared), params_(params), maps_(maps) {}
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      const int index = atomicAdd(params_.counter, 1);
+      if (index >= params_.num_units) break;
+      load_unit(index);
+    }
+    announce({-1, 0});
+    for (int i = 0; i < Traits::kMaskStages; ++i) request_mask({0, -1});
+  }
+
+ private:
+  __device__ __forceinline__ void load_unit(int index) {
+    const BackwardUnit unit = backward_unit_at(params_, Traits::kKeyTiles, index);
+    state_.walk.start(params_, unit);
+    const int key_row = state_.walk.key_block() * kBlock + unit.key_tile * Traits::kTileKeys;
+    if (state_.walk.remaining() == 0 || key_row >= params_.valid_key_rows) return;
+    announce({unit.key_head, key_row});
+    const BackwardMessage& message = shared_.work[state_.units.stage() ^ 1];
+    // `announce` counts this unit already: the keys of the one before it must have been read.
+    barrier_wait(&shared_.keys_empty, state_.units.count & 1);
+    load_key_tile(shared_.k, &maps_.k, &shared_.k_full, message);
+    bool needs_values = true;
+#pragma unroll 1
+    while (state_.walk.remaining() > 0) {
+      const GroupWalk::Block& block = state_.block;
+      state_.block = state_.walk.next(params_);
+      if (block.is_partial) request_mask({message.key_row, block.index});
+      bool ends_block = false;
+#pragma unroll 1
+      for (int part = 0; !ends_block; ++part) {
+        const int row = block.index * kBlock + part * Traits::kTileQueries;
+        ends_block = part == Traits::kQueryTiles - 1 || row + Traits::kTileQueries >= params_.valid_query_rows;
+        int flags = block.is_partial ? QueryTile::kPartial : 0;
+        if (ends_block && block.is_partial) flags |= QueryTile::kReleasesMask;
+        if (ends_block && state_.walk.remaining() == 0) flags |= QueryTile::kEndsUnit;
+        load_queries(block, row, flags, part);
+        if (needs_values) load_key_tile(shared_.v, &maps_.v, &shared_.v_full, message);
+        needs_values = false;
+        load_gradients(block.head, row);
+        state_.stages.advance();
+      }
+    }
+  }
+
+  __device__ __forceinline__ void announce(const BackwardMessage& message) {
+    barrier_wait(&shared_.work_empty[state_.units.stage()], state_.units.parity() ^ 1);
+    shared_.work[state_.units.stage()] = message;
+    barrier_arrive(&shared_.work_full[state_.units.stage()]);
+    state_.units.advance();
+  }
+
+  __device__ __forceinline__ void load_key_tile(T* tile, const CUtensorMap* map, std::uint64_t* full,
+                                                const BackwardMessage& unit) {
+    barrier_arrive_expect(full, Traits::kKeyBytes);
+#pragma unroll 1
+    for (int column = 0; column < kDim; column += 64)
+      tma_load(&tile[column * Traits::kTileKeys], map, full, kEvictFirst, column, unit.key_row, unit.key_head);
+  }
+
+  __device__ __forceinline__ void request_mask(const MaskRequest& request) {
+    barrier_wait(&shared_.mask_empty[state_.masks.stage()], state_.masks.parity() ^ 1);
+    shared_.mask_request[state_.masks.stage()] = request;
+    barrier_arrive(&shared_.mask_asked[state_.masks.stage()]);
+    state_.masks.advance();
+  }
+
+  __device__ __forceinline__ void load_queries(const GroupWalk::Block& block, int row, int flags, int part) {
+    const int stage = state_.stages.stage();
+    barrier_wait(&shared_.q_empty[stage], state_.stages.parity() ^ 1);
+    shared_.tile[stage] = {flags, part, (block.head * params_.num_blocks + block.index) * Traits::kQueryTiles + part};
+    load_rows(shared_.q[stage], shared_.lse[stage], &maps_.q, params_.lse, &shared_.q_full[stage], block.head, row);
+  }
+
+  __device__ __forceinline__ void load_gradients(int head, int row) {
+    const int stage = state_.stages.stage();
+    barrier_wait(&shared_.dout_empty[stage], state_.stages.parity() ^ 1);
+    load_rows(shared_.dout[stage], shared_.minus_delta[stage], &maps_.dout, params_.minus_delta,
+              &shared_.dout_full[stage], head, row);
+  }
+
+  /// A tile of Q or dO, and the statistics of its rows.
+  __device__ __forceinline__ void load_rows(T* tile, float* statistics, const CUtensorMap* map, const float* source,
+                                            std::uint64_t* full, int head, int row) {
+    constexpr int kStatisticsBytes = Traits::kTileQueries * static_cast<int>(sizeof(float));
+    barrier_arrive_expect(full, Traits::kQueryBytes + kStatisticsBytes);
+#pragma unroll 1
+    for (int column = 0; column < kDim; column += 64)
+      tma_load(&tile[column * Traits::kTileQueries], map, full, kEvictLast, column, row, head);
+    bulk_load(statistics, source + std::int64_t{head} * params_.num_blocks * kBlock + row, kStatisticsBytes, full);
+  }
+
+  BackwardShared<T, kDim>& shared_;
+  LoaderState& state_ = shared_.loader;
+  const BackwardParams& params_;
+  const BackwardTensorMaps& maps_;
+};
+
+/// One thread adds the consumers' parts of dQ to the accumulator, theirs in turn.
+template <typename T, int kDim>
+__device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
+  using Traits = BackwardTraits<kDim>;
+  static_assert(kBackwardGroups == 2);
+  for (PairRing parts;; parts.advance()) {
+    const int group = parts.stage();
+    barrier_wait(&shared.dq_full[group], parts.parity());
+    const int tile = shared.dq_tile[group];
+    if (tile < 0) return;
+    bulk_reduce_add(params.dq + (std::int64_t{tile} * kBackwardGroups + group) * Traits::kDqPart, shared.dq[group],
+                    Traits::kDqPart * static_cast<int>(sizeof(float)));
+    bulk_commit();
+    bulk_wait_read();
+    barrier_arrive(&shared.dq_empty[group]);
+  }
+}
+
+/// Each mask warp, from the warpgroup's second on, builds every kMaskStages-th partial block of this CTA, always in its
+/// own stage.
+template <typename T, int kDim>
+__device__ __forceinline__ void build_backward_masks(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
+  using Traits = BackwardTraits<kDim>;
+  const int warp = static_cast<int>(threadIdx.x) / 32 - 1;
+  for (;;) {
+    barrier_wait(&shared.mask_asked[warp], shared.mask_parity[warp]);
+    const MaskRequest request = shared.mask_request[warp];
+    if (request.query_block < 0) return;
+    build_transposed_mask<Traits::kTileKeys>(shared.mask[warp], params.visibility, request.key_row,
+                                             request.query_block);
+    __syncwarp();
+    if (thread_index() % 32 == 0) {
+      barrier_arrive(&shared.mask_full[warp]);
+      shared.mask_parity[warp] ^= 1;
+    }
+    __syncwarp();
+  }
+}
+
+}  // namespace marble::cuda

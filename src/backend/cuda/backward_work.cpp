@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "backend/cuda/backward_work.hpp"
+
+#include "backend/cuda/attention_backward.hpp"
+#include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/tensor_map.hpp"
+
+#include "marble/error.hpp"
+
+#include <algorithm>
+
+namespace marble::cuda {
+namespace {
+
+/// The tile that pads `head_dim`.
+int tile_dim(std::int32_t head_dim) {
+  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+}
+
+DqLayout layout_of(const RankPlan& plan) {
+  const RankPlanHeader& header = plan.header();
+  return dq_layout(header.local_heads, num_blocks(header.query_rows), tile_dim(header.head_dim));
+}
+
+StridedRows strided(const TensorView& view) {
+  return {view.data, view.row_stride, view.head_stride};
+}
+
+/// True when base and strides are multiples of `bytes`.
+bool is_aligned(const TensorView& view, std::int64_t bytes) {
+  const std::int64_t element = size_of(view.dtype);
+  return reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(bytes) == 0 &&
+         view.row_stride * element % bytes == 0 && view.head_stride * element % bytes == 0;
+}
+
+/// The copy engine reads 16 bytes at a time; key gradients are read and written in pairs.
+void check_inputs(const BackwardTensors& tensors) {
+  const auto check = [](const TensorView& view, std::string_view what, std::int64_t bytes) {
+    require(is_aligned(view, bytes),
+            "{} at {} with row stride {} and head stride {} is not supported by the cuda backend's backward; bases and "
+            "strides must be multiples of {} bytes",
+            what, view.data, view.row_stride, view.head_stride, bytes);
+  };
+  require(tensors.q.dim % 8 == 0, "head_dim {} is not supported by the cuda backend's backward; nearest: {}",
+          tensors.q.dim, (tensors.q.dim + 7) / 8 * 8);
+  check(tensors.q, "q", 16);
+  check(tensors.k, "k", 16);
+  check(tensors.v, "v", 16);
+  check(tensors.dout, "dout", 16);
+  check(tensors.dk, "dk", 8);
+  check(tensors.dv, "dv", 8);
+}
+
+/// CTAs that share an item's queries when the longest would outlast an even share of the work by far. A function of
+/// plan and machine alone.
+int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const BoundWork& work,
+                    int num_multiprocessors) {
+  constexpr std::int64_t kFewestTiles = 8;  // a split shorter than this costs more in its sums than it saves
+  const RankPlanHeader& header = bound.plan().header();
+  const auto longest = std::int64_t{bound.plan().items()[static_cast<std::size_t>(items.begin)].tiles} *
+                       header.local_heads / header.local_kv_heads;
+  const std::int64_t share = work.backward_tiles * header.local_heads / num_multiprocessors;
+  if (longest <= share) return 1;
+  const std::int64_t wanted = (longest + std::max<std::int64_t>(share, 1) - 1) / std::max<std::int64_t>(share, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits));
+}
+
+void set_scales(BackwardParams& params, const AttentionOptions& options) {
+  constexpr double kLog2E = 1.4426950408889634;
+  params.gradient_scale = static_cast<float>(options.softmax_scale);
+  params.has_softcap = options.softcap > 0.0;
+  if (params.has_softcap) {
+    params.score_scale = static_cast<float>(options.softmax_scale / options.softcap);
+    params.exponent_scale = static_cast<float>(options.softcap * kLog2E);
+  } else {
+    params.exponent_scale = static_cast<float>(options.softmax_scale * kLog2E);
+  }
+}
+
+}  // namespace
+
+std::int64_t dq_accumulator_bytes(const RankPlan& plan) {
+  return layout_of(plan).size * std::int64_t{sizeof(float)};
+}
+
+void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const BackwardTensors& tensors,
+                     const AttentionOptions& options, const LaunchTarget& target) {
+  const RankPlanHeader& header = bound.plan().header();
+  const BoundWork& work = bound.work(index);
+  const SectionRange& items = bound.plan().works()[static_cast<std::size_t>(index)].backward_items;
+  if (items.size() == 0 || header.local_heads == 0) return;
+  check_inputs(tensors);
+  const int dim = tile_dim(header.head_dim);
+  const DqLayout layout = layout_of(bound.plan());
+  auto* accumulator = static_cast<float*>(tensors.dq_accumulator);
+
+  BackwardParams params;
+  params.items = bound.items() + items.begin;
+  params.runs = bound.runs();
+  params.group_begin = bound.group_begin();
+  params.group_heads = bound.group_heads();
+  params.visibility = work.visibility;
+  params.num_items = static_cast<std::int32_t>(items.size());
+  params.num_heads = header.local_heads;
+  params.num_kv_heads = header.local_kv_heads;
+  params.num_blocks = static_cast<std::int32_t>(num_blocks(header.query_rows));
+  params.num_splits = backward_splits(bound, items, work, target.num_multiprocessors);
+  params.head_dim = header.head_dim;
+  params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
+  params.valid_key_rows = static_cast<std::int32_t>(work.valid_key_rows);
+  set_scales(params, options);
+  params.dk = strided(tensors.dk);
+  params.dv = strided(tensors.dv);
+  params.dq = accumulator;
+  params.lse = accumulator + layout.lse;
+  params.minus_delta = accumulator + layout.minus_delta;
+  params.counter = target.counter;
+
+  check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), target.stream), "resetting the work counter");
+  prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,
+                         accumulator, target.stream);
+  const std::int64_t num_units =
+      std::int64_t{params.num_kv_heads} * params.num_items * backward_key_tiles(dim) * params.num_splits;
+  params.num_units = static_cast<std::int32_t>(num_units);
+  const auto num_ctas = static_cast<int>(std::min<std::int64_t>(num_units, target.num_multiprocessors));
+  const BackwardTensorMaps maps = {make_tensor_map(tensors.q, params.valid_query_rows, backward_tile_queries(dim)),
+                                   make_tensor_map(tensors.k, params.valid_key_rows, backward_tile_keys(dim)),
+                                   make_tensor_map(tensors.v, params.valid_key_rows, backward_tile_keys(dim)),
+                                   make_tensor_map(tensors.dout, params.valid_query_rows, backward_tile_queries(dim))};
+  launch_attention_backward_sm90(params, maps, tensors.q.dtype, dim, num_ctas, target.stream);
+}
+
+void finish_dq(const RankPlan& plan, const void* accumulator, const TensorView& dq, cudaStream_t stream) {
+  finish_dq_tiles(static_cast<const float*>(accumulator), layout_of(plan), dq, plan.header().valid_query_rows,
+                  tile_dim(plan.header().head_dim), stream);
+}
+
+}  // namespace marble::cuda

@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// PTX for what the backward kernel moves beyond tiles: rows of statistics, fragments, and sums into global memory.
+
+#include "backend/cuda/ptx.cuh"
+
+namespace marble::cuda {
+
+/// threadIdx.x, read anew each time: what derives from it need not stay in registers over a loop.
+__device__ __forceinline__ unsigned thread_index() {
+  unsigned index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+/// Copies `bytes` contiguous bytes (a multiple of 16) into shared memory; completes on `barrier`.
+__device__ __forceinline__ void bulk_load(void* target, const void* source, std::uint32_t bytes,
+                                          std::uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(target)),
+               "l"(source), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+/// Ordinary writes to shared memory before this are seen by wgmma and the copy engine after it.
+__device__ __forceinline__ void fence_shared_for_copy_engine() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/// Stores four 8 x 8 matrices of 16-bit elements, each transposed; lane i gives the address of row i % 8 of matrix
+/// i / 8 as it is stored.
+__device__ __forceinline__ void store_matrices_transposed(void* row, const std::uint32_t* fragments) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(fragments[0]), "r"(fragments[1]), "r"(fragments[2]), "r"(fragments[3])
+               : "memory");
+}
+
+__device__ __forceinline__ void store_matrices(void* row, const std::uint32_t* fragments) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(fragments[0]), "r"(fragments[1]), "r"(fragments[2]), "r"(fragments[3])
+               : "memory");
+}
+
+/// Adds `bytes` bytes of floats in shared memory into global memory; belongs to the thread's open bulk group.
+__device__ __forceinline__ void bulk_reduce_add(float* target, const float* source, std::uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(target),
+               "r"(shared_address(source)), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void bulk_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/// Waits until this thread's bulk groups have read their sources.
+__device__ __forceinline__ void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+/// Adds four floats into 16-byte aligned global memory, in no given order among threads.
+__device__ __forceinline__ void reduce_add(float* target, float a, float b, float c, float d) {
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(a), "f"(b), "f"(c), "f"(d)
+               : "memory");
+}
+
+__device__ __forceinline__ void reduce_add(float* target, float a, float b) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(target), "f"(a), "f"(b) : "memory");
+}
+
+}  // namespace marble::cuda
