@@ -9,7 +9,12 @@ import torch
 from hypothesis import settings
 from pool import RankPool
 
-settings.register_profile("marble", deadline=None, max_examples=int(os.environ.get("MARBLE_EXAMPLES", "25")))
+settings.register_profile(
+    "marble",
+    deadline=None,
+    max_examples=int(os.environ.get("MARBLE_EXAMPLES", "25")),
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("marble")
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)  # which fills fresh memory with NaN
