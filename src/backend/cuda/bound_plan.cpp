@@ -46,6 +46,48 @@ std::int64_t sum_of_tiles(const RankPlan& plan, const SectionRange& range) {
                          [](std::int64_t sum, const Item& item) { return sum + item.tiles; });
 }
 
+/// The lists that kernels walk. A key block with pads is partial to them, also where every valid pair is legal: pads
+/// read as zeros, whose scores are as good as any.
+struct WalkedLists {
+  std::vector<Item> items;
+  std::vector<Run> runs;
+};
+
+void append_runs(WalkedLists& lists, std::span<const Run> runs, std::int64_t padded_block) {
+  for (const Run& run : runs) {
+    const bool is_split = run.block_class == BlockClass::full && run.begin <= padded_block && padded_block < run.end;
+    if (!is_split) {
+      lists.runs.push_back(run);
+      continue;
+    }
+    // The block with pads is the buffer's last, so it ends its run.
+    const auto last = static_cast<std::int32_t>(padded_block);
+    if (run.begin < last) lists.runs.push_back({run.begin, last, BlockClass::full});
+    lists.runs.push_back({last, run.end, BlockClass::partial});
+  }
+}
+
+WalkedLists walked_lists(const RankPlan& plan) {
+  WalkedLists lists;
+  lists.items.assign(plan.items().begin(), plan.items().end());
+  const auto append = [&](const SectionRange& range, std::int64_t padded_block) {
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      Item& item = lists.items[static_cast<std::size_t>(i)];
+      const SectionRange runs{item.run_begin, item.run_begin + item.run_count};
+      item.run_begin = static_cast<std::int64_t>(lists.runs.size());
+      append_runs(lists, slice(plan.runs(), runs), padded_block);
+      item.run_count = static_cast<std::int32_t>(static_cast<std::int64_t>(lists.runs.size()) - item.run_begin);
+    }
+  };
+  constexpr std::int64_t kNone = -1;
+  for (const Work& work : plan.works()) {
+    const std::int64_t rows = valid_key_rows(plan, work);
+    append(work.forward_items, rows % kBlock == 0 ? kNone : rows / kBlock);
+    append(work.backward_items, kNone);  // whose kernels look at the key block themselves
+  }
+  return lists;
+}
+
 /// Where each key head's query heads begin, then the query heads by key head.
 std::vector<std::int32_t> groups_of(const RankPlan& plan) {
   std::vector<std::int32_t> begins, heads;
@@ -95,8 +137,9 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cuda
   const RankPlanHeader& header = plan_.header();
   require(header.query_rows <= std::numeric_limits<std::int32_t>::max(),
           "{} query rows are not supported by the cuda backend; the limit is 2^31 - 1", header.query_rows);
-  items_ = upload(plan_.items(), stream);
-  runs_ = upload(plan_.runs(), stream);
+  const WalkedLists lists = walked_lists(plan_);
+  items_ = upload(std::span<const Item>(lists.items), stream);
+  runs_ = upload(std::span<const Run>(lists.runs), stream);
   head_map_ = upload(plan_.head_map(), stream);
   const std::vector<std::int32_t> groups = groups_of(plan_);
   groups_ = upload(std::span<const std::int32_t>(groups), stream);
