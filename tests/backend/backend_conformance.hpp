@@ -31,6 +31,7 @@ struct BackendFactory {
   std::int32_t head_dim = 64;        // serves most cases
   DType dtype = DType::fp32;
   bool rounds_products = false;  // rounds probabilities and score gradients to the dtype before it multiplies them
+  bool orders_dq = true;         // sums dQ in the plan's order, so that its bits repeat
 };
 
 inline std::string factory_name(const ::testing::TestParamInfo<BackendFactory>& info) {

@@ -18,7 +18,7 @@ std::vector<BackendFactory> cuda_factories() {
     for (const auto& [dtype, dim] : {std::pair{DType::bf16, 128}, {DType::fp16, 64}, {DType::bf16, 256}}) {
       const auto make = [kernels = kernels](int) { return std::make_unique<cuda::CudaBackend>(0, nullptr, kernels); };
       factories.push_back(
-          {fmt::format("{}_{}_{}", name, to_string(dtype), dim), make, covers, {128}, dim, dtype, true});
+          {fmt::format("{}_{}_{}", name, to_string(dtype), dim), make, covers, {128}, dim, dtype, true, false});
     }
   return factories;
 }
