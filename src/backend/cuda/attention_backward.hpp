@@ -56,6 +56,7 @@ struct BackwardParams {
   float exponent_scale = 0.f;  // (capped) scores times this are base-2 exponents
   float gradient_scale = 0.f;  // of dK; that of dQ waits for finish_dq
 
+  StridedRows q, k, v, dout;           // read by the plain kernel
   StridedRows dk, dv;                  // fp32
   float* dq = nullptr;                 // accumulator tiles
   const float* lse = nullptr;          // DqLayout::lse
@@ -78,6 +79,9 @@ void prepare_row_statistics(const TensorView& lse, const TensorView& delta, std:
 
 void launch_attention_backward_sm90(const BackwardParams& params, const BackwardTensorMaps& maps, DType dtype, int dim,
                                     int num_ctas, cudaStream_t stream);
+
+/// Any GPU, head dimension up to 256 and strides; ignores num_splits.
+void launch_attention_backward_plain(const BackwardParams& params, DType dtype, int dim, cudaStream_t stream);
 
 /// dq = scale * the accumulated tiles, rounded once; rows beyond `valid_rows` become zero.
 void finish_dq_tiles(const float* accumulator, const DqLayout& layout, const TensorView& dq, std::int64_t valid_rows,

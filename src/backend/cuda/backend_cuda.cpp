@@ -209,9 +209,9 @@ void CudaBackend::forward(const BoundPlan& plan, std::int32_t work, const Forwar
 void CudaBackend::backward(const BoundPlan& plan, std::int32_t work, const BackwardTensors& tensors,
                            const AttentionOptions& options) {
   const CudaBoundPlan& bound = bound_here(plan);
-  require(is_hopper_, "backward is not supported by the cuda backend on this GPU; it needs compute capability 9.0");
   select_device();
-  attend_backward(bound, work, tensors, options, {stream_, num_multiprocessors_, counter_.as<std::int32_t>()});
+  attend_backward(bound, work, tensors, options,
+                  {stream_, num_multiprocessors_, counter_.as<std::int32_t>(), is_hopper_});
   tiles_computed_ += bound.work(work).backward_tiles;
 }
 

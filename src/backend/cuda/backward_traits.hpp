@@ -55,4 +55,14 @@ MARBLE_HOST_DEVICE constexpr DqPlace dq_place(int chunk_of_block) {
           part % kPartsAcross * Traits::kDqColumns + chunk * 8 + thread % 4 * 2};
 }
 
+/// Where an element of a block's 128 rows lies in the block's dQ tiles, in floats: the inverse of dq_place.
+template <int kDim>
+MARBLE_HOST_DEVICE constexpr int dq_index(int row, int column) {
+  using Traits = BackwardTraits<kDim>;
+  const int part = row / 64 * (kDim / Traits::kDqColumns) + column / Traits::kDqColumns;
+  const int thread = row % 64 / 16 * 32 + row % 8 * 4 + column % 8 / 2;
+  const int chunk = column % Traits::kDqColumns / 8;
+  return ((part * (Traits::kDqColumns / 8) + chunk) * 128 + thread) * 4 + row % 16 / 8 * 2 + column % 2;
+}
+
 }  // namespace marble::cuda

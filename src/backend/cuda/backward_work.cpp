@@ -34,22 +34,11 @@ bool is_aligned(const TensorView& view, std::int64_t bytes) {
          view.row_stride * element % bytes == 0 && view.head_stride * element % bytes == 0;
 }
 
-/// The copy engine reads 16 bytes at a time; key gradients are read and written in pairs.
-void check_inputs(const BackwardTensors& tensors) {
-  const auto check = [](const TensorView& view, std::string_view what, std::int64_t bytes) {
-    require(is_aligned(view, bytes),
-            "{} at {} with row stride {} and head stride {} is not supported by the cuda backend's backward; bases and "
-            "strides must be multiples of {} bytes",
-            what, view.data, view.row_stride, view.head_stride, bytes);
-  };
-  require(tensors.q.dim % 8 == 0, "head_dim {} is not supported by the cuda backend's backward; nearest: {}",
-          tensors.q.dim, (tensors.q.dim + 7) / 8 * 8);
-  check(tensors.q, "q", 16);
-  check(tensors.k, "k", 16);
-  check(tensors.v, "v", 16);
-  check(tensors.dout, "dout", 16);
-  check(tensors.dk, "dk", 8);
-  check(tensors.dv, "dv", 8);
+/// True when the copy engine can read the inputs, 16 bytes at a time, and key gradients can be written in pairs.
+bool suits_hopper_kernel(const BackwardTensors& tensors) {
+  return tensors.q.dim % 8 == 0 && is_aligned(tensors.q, 16) && is_aligned(tensors.k, 16) &&
+         is_aligned(tensors.v, 16) && is_aligned(tensors.dout, 16) && is_aligned(tensors.dk, 8) &&
+         is_aligned(tensors.dv, 8);
 }
 
 /// CTAs that share an item's queries when the longest would outlast an even share of the work by far. A function of
@@ -90,7 +79,6 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   const BoundWork& work = bound.work(index);
   const SectionRange& items = bound.plan().works()[static_cast<std::size_t>(index)].backward_items;
   if (items.size() == 0 || header.local_heads == 0) return;
-  check_inputs(tensors);
   const int dim = tile_dim(header.head_dim);
   const DqLayout layout = layout_of(bound.plan());
   auto* accumulator = static_cast<float*>(tensors.dq_accumulator);
@@ -110,6 +98,10 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
   params.valid_key_rows = static_cast<std::int32_t>(work.valid_key_rows);
   set_scales(params, options);
+  params.q = strided(tensors.q);
+  params.k = strided(tensors.k);
+  params.v = strided(tensors.v);
+  params.dout = strided(tensors.dout);
   params.dk = strided(tensors.dk);
   params.dv = strided(tensors.dv);
   params.dq = accumulator;
@@ -117,9 +109,11 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.minus_delta = accumulator + layout.minus_delta;
   params.counter = target.counter;
 
-  check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), target.stream), "resetting the work counter");
   prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,
                          accumulator, target.stream);
+  if (!target.is_hopper || !suits_hopper_kernel(tensors))
+    return launch_attention_backward_plain(params, tensors.q.dtype, dim, target.stream);
+  check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), target.stream), "resetting the work counter");
   const std::int64_t num_units =
       std::int64_t{params.num_kv_heads} * params.num_items * backward_key_tiles(dim) * params.num_splits;
   params.num_units = static_cast<std::int32_t>(num_units);

@@ -16,6 +16,7 @@ struct LaunchTarget {
   cudaStream_t stream = nullptr;
   int num_multiprocessors = 0;
   std::int32_t* counter = nullptr;  // of the launch in flight
+  bool is_hopper = false;
 };
 
 void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const BackwardTensors& tensors,
