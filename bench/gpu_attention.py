@@ -7,7 +7,8 @@
 
 Each case times MARBLE, torch's SDPA (cuDNN and flash; dense and causal cases) and compiled FlexAttention with a
 prebuilt block mask (packed cases), interleaved call by call; figures are medians of device events. TFLOP/s count legal
-pairs only: 4 * head_dim per pair and query head. Outputs are compared with each other before anything is timed.
+pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward. Outputs and gradients are compared with each
+other before anything is timed.
 """
 
 import argparse
@@ -81,6 +82,7 @@ class Marble:
             function.restype, function.argtypes = integer, [pointer]
         lib.marble_bench_positions.argtypes = [pointer] * 2
         lib.marble_bench_forward.argtypes = [pointer] * 6
+        lib.marble_bench_backward.argtypes = [pointer] * 10
         self.lib = lib
 
     def open(self, samples, window, heads, kv_heads, dim):
@@ -100,8 +102,9 @@ class Marble:
             raise RuntimeError(self.lib.marble_bench_error().decode())
         return problem
 
-    def forward(self, problem, *tensors):
-        if self.lib.marble_bench_forward(problem, *(t.data_ptr() for t in tensors)):
+    def run(self, direction, problem, *tensors):
+        function = getattr(self.lib, f"marble_bench_{direction}")
+        if function(problem, *(t.data_ptr() for t in tensors)):
             raise RuntimeError(self.lib.marble_bench_error().decode())
 
 
@@ -158,7 +161,7 @@ def run_case(marble, name, samples, window, dim, repeats):
     def random(h):
         return torch.randn(1, h, tokens, dim, device="cuda", dtype=torch.bfloat16)
 
-    q, k, v = random(heads), random(kv_heads), random(kv_heads)
+    q, k, v, dout = random(heads), random(kv_heads), random(kv_heads), random(heads)
 
     def placed(x):
         out = torch.zeros(rows, x.shape[1], dim, device="cuda", dtype=torch.bfloat16)
@@ -167,7 +170,9 @@ def run_case(marble, name, samples, window, dim, repeats):
 
     ours = [placed(x) for x in (q, k, v)]
     out, lse = torch.empty_like(ours[0]), torch.empty(rows, heads, device="cuda")
-    calls = {"marble": lambda: marble.forward(problem, *ours, out, lse)}
+    dq, dk, dv = torch.empty_like(ours[0]), *(torch.empty(ours[1].shape, device="cuda") for _ in "kv")
+    placed_dout = placed(dout)
+    calls = {"marble": lambda: marble.run("forward", problem, *ours, out, lse)}
     if len(samples) == 1 and len(samples[0]) == 1:
         causal = samples[0][0][0] == CAUSAL
         pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
@@ -182,12 +187,40 @@ def run_case(marble, name, samples, window, dim, repeats):
         error = float((out[:tokens].float() - theirs).norm() / theirs.norm())
         if not error < 0.01:
             sys.exit(f"{name}: output differs from {peer}'s by {error:.3g}")
-    tile_flops = 4 * dim * heads * marble.lib.marble_bench_tiles(problem) * 128 * 128
+    tiles = marble.lib.marble_bench_tiles(problem) * 128 * 128
+    case = (name, heads, kv_heads, dim, tokens, window, pairs, tiles)
+    result = case_rows(case, "forward", 4, interleaved(calls, repeats))
+    backward = {
+        "marble": lambda: marble.run("backward", problem, *ours, out, placed_dout, lse, dq, dk, dv),
+        **{peer: differentiated(calls[peer], (q, k, v), dout) for peer in calls if peer != "marble"},
+    }
+    backward["marble"]()
+    for peer in [c for c in backward if c != "marble"]:
+        for mine, theirs in zip((dq, dk, dv), backward[peer]()):
+            theirs = theirs[0].transpose(0, 1)[positions].float()
+            error = float((mine[:tokens].float() - theirs).norm() / theirs.norm())
+            if not error < 0.02:
+                sys.exit(f"{name}: a gradient differs from {peer}'s by {error:.3g}")
+    result += case_rows(case, "backward", 10, interleaved(backward, repeats))
+    marble.lib.marble_bench_close(problem)
+    return result
+
+
+def differentiated(call, inputs, dout):
+    """The backward pass of a peer's call, its forward pass run once."""
+    leaves = [x.requires_grad_() for x in inputs]
+    with torch.enable_grad():
+        output = call()
+    return lambda: torch.autograd.grad(output, leaves, dout, retain_graph=True)
+
+
+def case_rows(case, direction, flops, times):
+    name, heads, kv_heads, dim, tokens, window, pairs, tiles = case
     result = []
-    for system, ms in interleaved(calls, repeats).items():
+    for system, ms in times.items():
         row = {
             "case": name,
-            "direction": "forward",
+            "direction": direction,
             "system": system,
             "heads": heads,
             "kv_heads": kv_heads,
@@ -196,12 +229,11 @@ def run_case(marble, name, samples, window, dim, repeats):
             "window": window,
             "density": round(pairs / tokens**2, 4),
             "ms": round(ms, 4),
-            "tflops": round(4 * dim * heads * pairs / ms / 1e9, 1),
+            "tflops": round(flops * dim * heads * pairs / ms / 1e9, 1),
         }
         if system == "marble":
-            row["tile_tflops"] = round(tile_flops / ms / 1e9, 1)
+            row["tile_tflops"] = round(flops * dim * heads * tiles / ms / 1e9, 1)
         result.append(row)
-    marble.lib.marble_bench_close(problem)
     return result
 
 
@@ -242,14 +274,15 @@ def main():
     for name, samples, window, dim in cases(arguments.quick):
         found = run_case(marble, name, samples, window, dim, arguments.repeats)
         rows += [{**row, **about} for row in found]
-        ours = found[0]
-        print(
-            f"{name:28s} d{dim:<4d} marble {ours['tflops']:6.1f} (tiles {ours['tile_tflops']:6.1f})  "
-            + "  ".join(
-                f"{row['system']} {row['tflops']:6.1f} (x{ours['tflops'] / row['tflops']:.2f})" for row in found[1:]
-            ),
-            flush=True,
-        )
+        for direction in ("forward", "backward"):
+            ours, *peers = (row for row in found if row["direction"] == direction)
+            print(
+                f"{name:28s} d{dim:<4d} {direction:8s} marble {ours['tflops']:6.1f} (tiles {ours['tile_tflops']:6.1f})  "
+                + "  ".join(
+                    f"{row['system']} {row['tflops']:6.1f} (x{ours['tflops'] / row['tflops']:.2f})" for row in peers
+                ),
+                flush=True,
+            )
         torch.cuda.empty_cache()
     if arguments.out:
         pathlib.Path(arguments.out).write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -22,11 +22,14 @@ struct Problem {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<BoundPlan> bound;
   void* state = nullptr;
+  void* delta = nullptr;
+  void* dq_accumulator = nullptr;
   DType dtype = DType::bf16;
   AttentionOptions options;
 
   ~Problem() {
-    if (state != nullptr) backend->free(state);
+    for (void* memory : {state, delta, dq_accumulator})
+      if (memory != nullptr) backend->free(memory);
   }
 };
 
@@ -62,6 +65,38 @@ void forward(Problem& problem, void* q, void* k, void* v, void* out, void* lse) 
                                   problem.state};
   for (const Step& step : problem.rank_plan.forward_steps())
     if (step.work >= 0) problem.backend->forward(*problem.bound, step.work, tensors, problem.options);
+}
+
+/// What a training step pays for a layer: delta, zeroed sums, the works, and dQ's cast.
+void backward(Problem& problem, void* q, void* k, void* v, void* out, void* dout, void* lse, void* dq, void* dk,
+              void* dv) {
+  Backend& backend = *problem.backend;
+  const RankPlanHeader& header = problem.rank_plan.header();
+  const auto view = [&](void* data, DType dtype, std::int32_t heads, std::int32_t dim) {
+    return dense_view(data, dtype, header.rows, heads, dim);
+  };
+  const auto io = [&](void* data, std::int32_t heads) { return view(data, problem.dtype, heads, header.head_dim); };
+  const std::int64_t dq_bytes = backend.dq_accumulator_bytes(problem.rank_plan);
+  if (problem.delta == nullptr) {
+    problem.delta = backend.allocate(view(nullptr, DType::fp32, header.heads, 1).bytes());
+    problem.dq_accumulator = backend.allocate(dq_bytes);
+  }
+  const BackwardTensors tensors = {io(q, header.heads),
+                                   io(k, header.kv_heads),
+                                   io(v, header.kv_heads),
+                                   io(dout, header.heads),
+                                   view(lse, DType::fp32, header.heads, 1),
+                                   view(problem.delta, DType::fp32, header.heads, 1),
+                                   view(dk, DType::fp32, header.kv_heads, header.head_dim),
+                                   view(dv, DType::fp32, header.kv_heads, header.head_dim),
+                                   problem.dq_accumulator};
+  backend.prepare_backward(io(out, header.heads), tensors.dout, tensors.delta, header.valid_rows);
+  backend.zero(problem.dq_accumulator, dq_bytes);
+  backend.zero(dk, tensors.dk.bytes());
+  backend.zero(dv, tensors.dv.bytes());
+  for (const Step& step : problem.rank_plan.backward_steps())
+    if (step.work >= 0) backend.backward(*problem.bound, step.work, tensors, problem.options);
+  backend.finish_dq(problem.rank_plan, problem.dq_accumulator, io(dq, header.heads));
 }
 
 }  // namespace
@@ -126,6 +161,18 @@ void marble_bench_positions(void* problem, std::int64_t* positions) {
 int marble_bench_forward(void* problem, void* q, void* k, void* v, void* out, void* lse) {
   try {
     marble::forward(*static_cast<marble::Problem*>(problem), q, k, v, out, lse);
+    return 0;
+  } catch (const std::exception& error) {
+    marble::last_error() = error.what();
+    return 1;
+  }
+}
+
+/// The same for a backward pass; dk and dv are fp32 and overwritten.
+int marble_bench_backward(void* problem, void* q, void* k, void* v, void* out, void* dout, void* lse, void* dq,
+                          void* dk, void* dv) {
+  try {
+    marble::backward(*static_cast<marble::Problem*>(problem), q, k, v, out, dout, lse, dq, dk, dv);
     return 0;
   } catch (const std::exception& error) {
     marble::last_error() = error.what();
