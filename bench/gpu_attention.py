@@ -277,7 +277,8 @@ def main():
         for direction in ("forward", "backward"):
             ours, *peers = (row for row in found if row["direction"] == direction)
             print(
-                f"{name:28s} d{dim:<4d} {direction:8s} marble {ours['tflops']:6.1f} (tiles {ours['tile_tflops']:6.1f})  "
+                f"{name:28s} d{dim:<4d} {direction:8s} marble {ours['tflops']:6.1f} "
+                f"(tiles {ours['tile_tflops']:6.1f})  "
                 + "  ".join(
                     f"{row['system']} {row['tflops']:6.1f} (x{ours['tflops'] / row['tflops']:.2f})" for row in peers
                 ),

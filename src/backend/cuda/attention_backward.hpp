@@ -39,11 +39,10 @@ struct BackwardParams {
   const Item* items = nullptr;                // [num_items]
   const Run* runs = nullptr;                  // the plan's runs, which items index
   const std::int32_t* group_begin = nullptr;  // [num_kv_heads + 1] into group_heads
-  const std::int32_t* group_heads = nullptr;  // [num_heads] query heads, by the key head that they read
+  const std::int32_t* group_heads = nullptr;  // query heads, by the key head that they read
   VisibilityArrays visibility;
   std::int32_t num_units = 0;
   std::int32_t num_items = 0;
-  std::int32_t num_heads = 0;
   std::int32_t num_kv_heads = 0;
   std::int32_t num_blocks = 0;  // query blocks of the rank
   std::int32_t num_splits = 1;  // CTAs that share one item's queries

@@ -90,7 +90,6 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.group_heads = bound.group_heads();
   params.visibility = work.visibility;
   params.num_items = static_cast<std::int32_t>(items.size());
-  params.num_heads = header.local_heads;
   params.num_kv_heads = header.local_kv_heads;
   params.num_blocks = static_cast<std::int32_t>(num_blocks(header.query_rows));
   params.num_splits = backward_splits(bound, items, work, target.num_multiprocessors);

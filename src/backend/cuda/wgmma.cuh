@@ -131,12 +131,8 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[kCount], std::uint64_t a
 template <typename T, int kCount>
 __device__ __forceinline__ void wgmma_shared_transposed(float (&d)[kCount], std::uint64_t a_descriptor,
                                                         std::uint64_t b_descriptor, int accumulate) {
-  static_assert(kCount == 16 || kCount == 32 || kCount == 64, "tiles are 32, 64 or 128 columns wide");
-  if constexpr (kCount == 16 && kIsBf16<T>)
-    MARBLE_WGMMA_SS("32", "bf16", "1", MARBLE_NAMES16, "16", "17", "18", MARBLE_ACC16, d);
-  else if constexpr (kCount == 16)
-    MARBLE_WGMMA_SS("32", "f16", "1", MARBLE_NAMES16, "16", "17", "18", MARBLE_ACC16, d);
-  else if constexpr (kCount == 32 && kIsBf16<T>)
+  static_assert(kCount == 32 || kCount == 64, "tiles are 64 or 128 columns wide");
+  if constexpr (kCount == 32 && kIsBf16<T>)
     MARBLE_WGMMA_SS("64", "bf16", "1", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
   else if constexpr (kCount == 32)
     MARBLE_WGMMA_SS("64", "f16", "1", MARBLE_NAMES32, "32", "33", "34", MARBLE_ACC32, d);
