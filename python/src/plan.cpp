@@ -7,7 +7,6 @@
 
 #include "marble/rank_plan.hpp"
 
-#include <cstring>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -49,16 +48,8 @@ Array<std::uint8_t> bytes_of(std::span<const std::byte> bytes) {
   return to_array<std::uint8_t>(std::vector<std::byte>(bytes.begin(), bytes.end()));
 }
 
-/// Takes the checksum that ends the plan's bytes as its digest: `fnv1a` over bytes that end with their own checksum is
-/// 0 whenever their number is a multiple of 8, so a digest of all of them tells no plans apart.
-Plan with_digest(Plan plan) {
-  const std::vector<std::byte> bytes = to_bytes(plan);
-  std::memcpy(&plan.digest, bytes.data() + bytes.size() - sizeof plan.digest, sizeof plan.digest);
-  return plan;
-}
-
 Plan from_bytes(const ArrayIn<std::uint8_t>& bytes) {
-  return with_digest(plan_from_bytes(std::as_bytes(to_span(bytes))));
+  return plan_from_bytes(std::as_bytes(to_span(bytes)));
 }
 
 auto balance_of(const Plan& plan, std::int32_t layer) {
@@ -117,7 +108,7 @@ void bind_plan(nb::module_& module) {
         const Mesh mesh{.ring = ring, .ulysses = ulysses, .ranks_per_node = ranks_per_node};
         const PlanOptions options = to_options(canonical, placement, strategy, block, threads);
         const nb::gil_scoped_release released;
-        return with_digest(make_plan(layout, model, mesh, options));
+        return make_plan(layout, model, mesh, options);
       },
       nb::arg("layout"), nb::arg("model"), nb::arg("ring"), nb::arg("ulysses"), nb::arg("ranks_per_node"),
       nb::arg("canonical") = nb::none(), nb::arg("placement") = nb::none(), nb::arg("strategy") = nb::none(),

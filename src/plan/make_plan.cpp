@@ -1,6 +1,5 @@
 // SPDX-FileCopyrightText: 2026 The MARBLE authors
 // SPDX-License-Identifier: Apache-2.0
-#include "base/fnv.hpp"
 #include "plan/heads.hpp"
 #include "plan/placed_layer.hpp"
 #include "plan/placement.hpp"
@@ -133,7 +132,7 @@ Plan make_plan(const Layout& layout, const Model& model, const Mesh& mesh, const
     LayerPlan& layer = plan.layers.emplace_back(measure_layer(plan, model.layers[l], options.threads));
     set_strategy(plan, layer, strategies[l], options.fetch_tokens);
   }
-  plan.digest = fnv1a_words(kFnvOffset, to_bytes(plan));
+  plan.digest = ending_checksum(to_bytes(plan));
   return plan;
 }
 

@@ -4,6 +4,7 @@
 // The byte form of a plan: magic, version, fields in declaration order, and a checksum of all before it.
 
 #include "base/fnv.hpp"
+#include "plan/plan_stages.hpp"
 
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
@@ -169,6 +170,12 @@ std::vector<std::byte> to_bytes(const Plan& plan) {
   return std::move(writer.bytes);
 }
 
+std::uint64_t ending_checksum(std::span<const std::byte> plan_bytes) {
+  std::uint64_t checksum = 0;
+  std::memcpy(&checksum, plan_bytes.data() + plan_bytes.size() - sizeof(checksum), sizeof(checksum));
+  return checksum;
+}
+
 Plan plan_from_bytes(std::span<const std::byte> bytes) {
   std::uint64_t magic = 0, checksum = 0;
   std::uint32_t version = 0;
@@ -185,7 +192,7 @@ Plan plan_from_bytes(std::span<const std::byte> bytes) {
   fields(reader, plan);
   require(reader.remaining() == 0, "plan is altered: {} bytes are left over", reader.remaining());
   check_consistent(plan);
-  plan.digest = fnv1a_words(kFnvOffset, bytes);
+  plan.digest = checksum;
   return plan;
 }
 

@@ -6,7 +6,9 @@
 
 #include "marble/plan.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace marble {
 
@@ -19,5 +21,9 @@ void check_inputs(const Layout& layout, const Model& model, const Mesh& mesh, co
 
 /// A layer kind's demand over the placed model; strategy and slices are still open (slices.hpp).
 [[nodiscard]] LayerPlan measure_layer(const Plan& plan, const LayerKind& kind, int threads);
+
+/// The checksum that ends a plan's bytes, and is the plan's digest. (A hash of all the bytes would be the same for all
+/// plans: FNV-1a over words that end with their own hash is 0.)
+[[nodiscard]] std::uint64_t ending_checksum(std::span<const std::byte> plan_bytes);
 
 }  // namespace marble

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <set>
 
 namespace marble {
 namespace {
@@ -23,6 +24,20 @@ TEST(PlanBytesTest, RoundTripKeepsEverything) {
   EXPECT_EQ(read.digest, plan.digest);
   EXPECT_EQ(to_bytes(read), to_bytes(plan));
   EXPECT_EQ(read.layout, plan.layout);
+}
+
+TEST(PlanBytesTest, DigestsTellPlansApart) {
+  std::set<std::uint64_t> digests;
+  for (const std::int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8})
+    for (const std::int32_t ring : {1, 2}) {
+      Layout layout;
+      layout.add_sample(std::vector<Span>{{Mode::causal, tokens}});
+      const Plan plan = make_plan(layout, {}, {.ring = ring}, {.block = 4, .stripe = 4});
+      EXPECT_NE(plan.digest, 0U);
+      EXPECT_EQ(plan_from_bytes(to_bytes(plan)).digest, plan.digest);
+      digests.insert(plan.digest);
+    }
+  EXPECT_EQ(digests.size(), 16U);
 }
 
 TEST(PlanBytesTest, EqualInputsGiveEqualBytesWhateverTheThreads) {
