@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace marble {
 
@@ -19,6 +20,9 @@ namespace marble {
 struct AttentionOptions {
   double softmax_scale = 0.0;
   double softcap = 0.0;  // 0: none
+  /// Gradients repeat to the bit from run to run, because every sum has a planned order; a backend may be slower for
+  /// it. Outputs always repeat.
+  bool deterministic = false;
 };
 
 /// A rank plan made ready for a device (arrays uploaded, per-key row intervals expanded). Made once per plan.
@@ -39,6 +43,18 @@ struct ForwardTensors {
 struct BackwardTensors {
   TensorView q, k, v, dout, lse, delta, dk, dv;
   void* dq_accumulator = nullptr;  // dq_accumulator_bytes(): carried fp32 dQ, in the backend's own order
+};
+
+/// Points that a backend's work passes, in time; for benchmarks and traces.
+class Timeline {
+ public:
+  virtual ~Timeline() = default;
+  /// A point behind everything that the backend was asked for so far; numbered from 0.
+  virtual std::int64_t mark() = 0;
+  /// The same behind everything on `stream`, a stream of the backend's kind (cuda: a cudaStream_t).
+  virtual std::int64_t mark(void* stream) = 0;
+  /// When each point was passed, in nanoseconds of this host's steady clock. Waits until all have been.
+  [[nodiscard]] virtual std::vector<std::int64_t> nanoseconds() = 0;
 };
 
 class Backend {
@@ -82,11 +98,22 @@ class Backend {
   /// Waits until everything asked for so far has been done.
   virtual void synchronize() = 0;
 
+  /// Unless overridden, the host's clock: right for a backend whose calls return when their work is done.
+  [[nodiscard]] virtual std::unique_ptr<Timeline> make_timeline();
+
   /// Block pairs computed since construction (forward, and backward), one head counted once.
   [[nodiscard]] virtual std::int64_t tiles_computed() const = 0;
+
+  /// True when probabilities and score gradients are rounded to the dtype of the tensors before they are multiplied, as
+  /// tensor cores take them; false when they stay fp32. What to expect of either: docs/numerics.md.
+  [[nodiscard]] virtual bool rounds_products() const = 0;
 };
 
 /// `num_threads` 0: all cores.
 [[nodiscard]] std::unique_ptr<Backend> make_cpu_backend(int num_threads = 0);
+
+/// One rank's backend by its name: "cpu" with `num_threads`, or "cuda" on GPU `device` with a stream of its own. Throws
+/// InvalidArgument on any other name, and like make_cuda_backend.
+[[nodiscard]] std::unique_ptr<Backend> make_backend(std::string_view name, int device, int num_threads);
 
 }  // namespace marble
