@@ -3,7 +3,7 @@
 #include "verify/rank_run.hpp"
 
 #include "base/numeric.hpp"
-#include "verify/backend_decorator.hpp"
+#include "backend/decorator.hpp"
 #include "verify/random_tensor.hpp"
 
 #include "marble/error.hpp"

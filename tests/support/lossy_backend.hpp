@@ -8,7 +8,7 @@
 #include "base/numeric.hpp"
 #include "plan/rank_plan_parts.hpp"
 #include "support/rank_plan_edit.hpp"
-#include "verify/backend_decorator.hpp"
+#include "backend/decorator.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -5,7 +5,7 @@
 // Rank plans taken apart, so that tests can break them.
 
 #include "plan/rank_plan_parts.hpp"
-#include "verify/backend_decorator.hpp"
+#include "backend/decorator.hpp"
 
 #include <functional>
 #include <memory>

@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/tensor_map.hpp"
 #include "backend/cuda/tensor_ops.hpp"
+#include "backend/cuda/timeline_cuda.hpp"
 
 #include "marble/cuda.hpp"
 #include "marble/error.hpp"
@@ -250,6 +251,11 @@ void CudaBackend::zero(void* data, std::int64_t bytes) {
 void CudaBackend::synchronize() {
   select_device();
   check_cuda(cudaStreamSynchronize(stream_), "waiting for the GPU");
+}
+
+std::unique_ptr<Timeline> CudaBackend::make_timeline() {
+  select_device();
+  return std::make_unique<CudaTimeline>(stream_);
 }
 
 }  // namespace marble::cuda

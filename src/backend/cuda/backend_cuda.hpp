@@ -38,6 +38,7 @@ class CudaBackend final : public Backend {
   void unpack(const void* source, const TensorView& target, bool add) override;
   void zero(void* data, std::int64_t bytes) override;
   void synchronize() override;
+  [[nodiscard]] std::unique_ptr<Timeline> make_timeline() override;
   [[nodiscard]] std::int64_t tiles_computed() const override { return tiles_computed_; }
 
  private:
