@@ -44,7 +44,7 @@ std::unique_ptr<Problem> open(const Layout& layout, const Model& model, DType dt
   problem->rank_plan = make_rank_plan(problem->plan, 0);
   problem->dtype = dtype;
   problem->options = options;
-  problem->backend = make_cuda_backend();
+  problem->backend = make_cuda_backend(0, nullptr);
   problem->backend->check_supported(problem->rank_plan, dtype, options);
   problem->bound = problem->backend->bind(problem->rank_plan);
   if (const std::int64_t bytes = problem->backend->state_bytes(problem->rank_plan); bytes > 0)

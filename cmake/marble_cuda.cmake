@@ -21,3 +21,22 @@ if(MARBLE_WITH_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
 message(STATUS "CUDA backend: ${MARBLE_WITH_CUDA}")
+
+# For marble_device_code: any GPU from compute capability 8.0 on.
+set(MARBLE_ANY_GPU
+  "-gencode=arch=compute_80,code=sm_80;-gencode=arch=compute_90,code=sm_90;-gencode=arch=compute_90,code=compute_90")
+
+# marble_device_code(<name> <codes> <sources...>): device code of the library, in an object library for each target. The
+# launcher keeps what ptxas says of each file, which a test reads: a spill or a serialised wgmma is a failure.
+set(MARBLE_PTXAS_LOGS ${PROJECT_BINARY_DIR}/ptxas)
+function(marble_device_code name codes)
+  add_library(${name} OBJECT ${ARGN})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+  target_compile_options(${name} PRIVATE ${codes}
+    --expt-relaxed-constexpr --expt-extended-lambda --use_fast_math -lineinfo -Xptxas=-v)
+  # Asserts are calls, and calls serialise wgmma, so device code is compiled without them in every configuration.
+  target_compile_definitions(${name} PRIVATE NDEBUG)
+  set_target_properties(${name} PROPERTIES CUDA_COMPILER_LAUNCHER
+    "python3;${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py;record;${MARBLE_PTXAS_LOGS};${CMAKE_CUDA_COMPILER_LAUNCHER}")
+  target_sources(marble PRIVATE $<TARGET_OBJECTS:${name}>)
+endfunction()

@@ -11,11 +11,16 @@
 
 namespace marble {
 
-/// True when this library was built with CUDA and a device is present.
-[[nodiscard]] bool cuda_available();
+/// GPUs of this machine; 0 when this library was built without CUDA.
+[[nodiscard]] int cuda_device_count();
+[[nodiscard]] inline bool cuda_available() {
+  return cuda_device_count() > 0;
+}
 
-/// On device `device`. `stream` is a cudaStream_t that outlives the backend; null is the device's default stream.
-/// Throws InvalidArgument when this library was built without CUDA, BackendError when the device cannot be used.
-[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device = 0, void* stream = nullptr);
+/// On device `device`, with a stream of its own, so that ranks as threads share a GPU. Throws InvalidArgument when this
+/// library was built without CUDA or there is no such device, BackendError when the device cannot be used.
+[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device = 0);
+/// On `stream`, a cudaStream_t that outlives the backend; null is the device's default stream.
+[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device, void* stream);
 
 }  // namespace marble

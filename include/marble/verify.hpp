@@ -38,6 +38,7 @@ struct VerifyOptions {
   int threads = 0;  // of this process, shared by its ranks; 0: all cores
   PlanOptions plan;
   BackendFactory backend = make_cpu_backend;
+  std::optional<int> reference_gpu;  // the fp64 reference runs on this GPU; none: on the CPU
   TransportOptions transport{std::chrono::minutes(10)};  // local ranks only
   VerifyProgress progress;
 };

@@ -65,6 +65,7 @@ class LentMemoryBackend final : public Backend {
   void zero(void* data, std::int64_t bytes) override { inner_->zero(data, bytes); }
   void synchronize() override { inner_->synchronize(); }
   [[nodiscard]] std::int64_t tiles_computed() const override { return inner_->tiles_computed(); }
+  [[nodiscard]] bool rounds_products() const override { return inner_->rounds_products(); }
 
  private:
   std::unique_ptr<Backend> inner_;

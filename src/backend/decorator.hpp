@@ -52,6 +52,7 @@ class BackendDecorator : public Backend {
   void synchronize() override { inner_.synchronize(); }
   [[nodiscard]] std::unique_ptr<Timeline> make_timeline() override { return inner_.make_timeline(); }
   [[nodiscard]] std::int64_t tiles_computed() const override { return inner_.tiles_computed(); }
+  [[nodiscard]] bool rounds_products() const override { return inner_.rounds_products(); }
 
  protected:
   Backend& inner_;

@@ -46,4 +46,9 @@ struct DenseOptions {
 [[nodiscard]] DenseResult dense_reference(const Layout& layout, const MaskRule& rule, const HeadShape& shape,
                                           const DenseInputs& inputs, const DenseOptions& options);
 
+/// The same on GPU `device`, for packs that would take the CPU minutes. Throws InvalidArgument when this library was
+/// built without CUDA.
+[[nodiscard]] DenseResult dense_reference_cuda(const Layout& layout, const MaskRule& rule, const HeadShape& shape,
+                                               const DenseInputs& inputs, const DenseOptions& options, int device);
+
 }  // namespace marble

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/rank_run.hpp"
 
-#include "base/numeric.hpp"
 #include "backend/decorator.hpp"
+#include "base/numeric.hpp"
 #include "verify/random_tensor.hpp"
 
 #include "marble/error.hpp"
@@ -106,6 +106,7 @@ struct RankResult {
   std::array<std::int64_t, kNumCounts> counts{};
   enum Tokens { received, planned_received, kNumTokens };  // keys of this rank's heads
   std::array<double, kNumTokens> tokens{};
+  bool rounds_products = false;  // known to all ranks, so it is not sent
 };
 
 /// Bytes of keys and values that the forward pass fetches from other ring ranks, and bytes of everything else that it
@@ -171,6 +172,7 @@ class RankRun {
          [this](void* to, const void* from, std::int64_t bytes) { backend_.copy_from_host(to, from, bytes); }});
     passes();
     transport_.set_memory_access({});
+    result_.rounds_products = backend_.rounds_products();
     return std::move(result_);
   }
 
@@ -357,7 +359,9 @@ std::optional<RunResult> run_rank(const RunRequest& request, Transport& transpor
     transport.wait(transport.begin({}, messages(rank, other), "verification results"));
     gathering.add(rank, other);
   }
-  return gathering.take();
+  RunResult result = gathering.take();
+  result.rounds_products = own.rounds_products;
+  return result;
 }
 
 RunResult run_ranks(const RunRequest& request) {

@@ -21,6 +21,7 @@ struct RunResult {
   VerifyCounts ran;
   VerifyCounts rank_plans;        // the same numbers, as the rank plans state them
   std::int64_t pads_written = 0;  // pad elements that came back as anything but zero (LSE: -inf)
+  bool rounds_products = false;   // the backend's word
 };
 
 /// Random inputs, exact in `dtype`, the same for equal seeds.

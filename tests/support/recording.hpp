@@ -103,6 +103,7 @@ class RecordingBackend : public Backend {
   }
   void synchronize() override {}
   [[nodiscard]] std::int64_t tiles_computed() const override { return 0; }
+  [[nodiscard]] bool rounds_products() const override { return false; }
 
  private:
   [[nodiscard]] float value(std::int32_t work) const {

@@ -6,6 +6,8 @@
 #include "output.hpp"
 #include "progress.hpp"
 
+#include "marble/backend.hpp"
+#include "marble/cuda.hpp"
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
 #include "marble/transport.hpp"
@@ -64,7 +66,7 @@ void take_choices_from_plan(const std::string& file, Job& job) {
 }
 
 Job make_job(const Flags& flags) {
-  require(flags.backend == "cpu", "backend '{}' is not built; use cpu", flags.backend);
+  require(flags.backend == "cpu" || flags.backend == "cuda", "unknown backend '{}'; use cpu or cuda", flags.backend);
   require(flags.transport == "local" || flags.transport == "mpi", "unknown transport '{}'; use local or mpi",
           flags.transport);
   Job job;
@@ -79,6 +81,17 @@ Job make_job(const Flags& flags) {
   job.options.forward_only = flags.forward_only;
   job.options.threads = flags.threads;
   return job;
+}
+
+/// Ranks of this process share one GPU; processes (`rank` is this one's) take those of their machine in turn.
+void choose_backend(const std::string& name, std::int32_t rank, VerifyOptions& options) {
+  int device = 0;
+  if (name == "cuda") {
+    require(cuda_available(), "backend cuda needs a build with CUDA and a GPU; use cpu");
+    device = rank % cuda_device_count();
+    options.reference_gpu = device;
+  }
+  options.backend = [name, device](int num_threads) { return make_backend(name, device, num_threads); };
 }
 
 void require_modes(const NamedLayout& named, VerifyResult& result) {
@@ -237,11 +250,15 @@ bool share_verdict(bool pass, Transport& transport) {
 }
 
 int run_verify(const Flags& flags) {
-  const Job job = make_job(flags);
-  if (flags.transport == "local") return report(flags, job, run_layers(job, nullptr)) ? 0 : 1;
+  Job job = make_job(flags);
+  if (flags.transport == "local") {
+    choose_backend(flags.backend, 0, job.options);
+    return report(flags, job, run_layers(job, nullptr)) ? 0 : 1;
+  }
   const auto transport = make_mpi_transport(job.options.transport);
   require(transport->num_ranks() == job.mesh.num_ranks(), "mpirun started {} ranks but the mesh has {}; use --ring",
           transport->num_ranks(), job.mesh.num_ranks());
+  choose_backend(flags.backend, transport->rank(), job.options);
   const auto results = run_layers(job, transport.get());
   const bool pass = transport->rank() == 0 && report(flags, job, results);
   return share_verdict(pass, *transport) ? 0 : 1;
@@ -257,7 +274,7 @@ Run set_up_verify(CLI::App& app) {
   for (CLI::Option* option : flags->plan.add_to(app)) plan_file->excludes(option);
   flags->call.add_to(app);
   app.add_flag("--forward-only", flags->forward_only, "Leave out the gradients");
-  app.add_option("--backend", flags->backend, "cpu")->capture_default_str();
+  app.add_option("--backend", flags->backend, "cpu, or cuda (ranks of one process share a GPU)")->capture_default_str();
   app.add_option("--transport", flags->transport, "local (ranks as threads) or mpi (start it with mpirun)")
       ->capture_default_str();
   app.add_option("--threads", flags->threads, "Threads of this process (0: all cores)")->capture_default_str();

@@ -41,6 +41,7 @@ class CpuBackend final : public Backend {
   void zero(void* data, std::int64_t bytes) override;
   void synchronize() override {}
   [[nodiscard]] std::int64_t tiles_computed() const override { return tiles_; }
+  [[nodiscard]] bool rounds_products() const override { return false; }
 
  private:
   /// Runs task(i, scratch) for i in [0, count), started in ascending order, each thread with `floats` of its own.

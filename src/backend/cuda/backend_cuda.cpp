@@ -107,11 +107,17 @@ ForwardParams make_params(const CudaBoundPlan& bound, std::int32_t index, const 
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, cudaStream_t stream, Kernels kernels) : device_(device), stream_(stream) {
+CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels) : device_(device) {
   int count = 0;
   check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
   require(device >= 0 && device < count, "device {} is not one of the {} GPUs", device, count);
   select_device();
+  if (stream) {
+    stream_ = *stream;
+  } else {
+    check_cuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    own_stream_.reset(stream_);
+  }
   cudaDeviceProp properties;
   check_cuda(cudaGetDeviceProperties(&properties, device), "reading the GPU's properties");
   if (properties.major < 8)
@@ -262,9 +268,13 @@ std::unique_ptr<Timeline> CudaBackend::make_timeline() {
 
 namespace marble {
 
-bool cuda_available() {
+int cuda_device_count() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device) {
+  return std::make_unique<cuda::CudaBackend>(device, std::nullopt);
 }
 
 std::unique_ptr<Backend> make_cuda_backend(int device, void* stream) {

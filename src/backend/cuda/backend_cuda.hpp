@@ -6,6 +6,9 @@
 
 #include "marble/backend.hpp"
 
+#include <memory>
+#include <optional>
+
 namespace marble::cuda {
 
 /// Which kernels to use: the device's best, or those that any device has (for tests and comparisons).
@@ -13,7 +16,8 @@ enum class Kernels { best, plain };
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(int device, cudaStream_t stream, Kernels kernels = Kernels::best);
+  /// Without a stream: on one of its own.
+  CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels = Kernels::best);
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   void check_supported(const RankPlan& plan, DType dtype, const AttentionOptions& options) const override;
@@ -40,13 +44,19 @@ class CudaBackend final : public Backend {
   void synchronize() override;
   [[nodiscard]] std::unique_ptr<Timeline> make_timeline() override;
   [[nodiscard]] std::int64_t tiles_computed() const override { return tiles_computed_; }
+  [[nodiscard]] bool rounds_products() const override { return true; }
 
  private:
   /// Makes the backend's device the calling thread's.
   void select_device() const;
 
+  struct DestroyStream {
+    void operator()(cudaStream_t stream) const noexcept { cudaStreamDestroy(stream); }
+  };
+
   int device_;
-  cudaStream_t stream_;
+  std::unique_ptr<CUstream_st, DestroyStream> own_stream_;
+  cudaStream_t stream_ = nullptr;
   int num_multiprocessors_ = 0;
   bool is_hopper_ = false;
   DeviceBuffer counter_;  // of the launch in flight; launches on one stream never overlap

@@ -5,12 +5,16 @@
 
 namespace marble {
 
-bool cuda_available() {
-  return false;
+int cuda_device_count() {
+  return 0;
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int, void*) {
+std::unique_ptr<Backend> make_cuda_backend(int) {
   throw InvalidArgument("this library was built without CUDA (MARBLE_CUDA); the cpu backend is available");
+}
+
+std::unique_ptr<Backend> make_cuda_backend(int device, void*) {
+  return make_cuda_backend(device);
 }
 
 }  // namespace marble
