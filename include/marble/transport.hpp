@@ -11,8 +11,8 @@
 // exchange between them in the same order. Ranks that share no message of an exchange need not begin it.
 //
 // Order with a backend's work is program order: a message leaves with what the work issued before `begin` wrote, and
-// work issued after `wait` sees the received data. Transports that know the device's streams use events; the others
-// call MemoryAccess, which blocks.
+// work issued after `wait` sees the received data. Transports that know the device's stream (nccl) put `begin` and
+// `wait` into it and return at once; the others call MemoryAccess, which blocks.
 
 #include <chrono>
 #include <cstddef>
@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace marble {
@@ -48,6 +49,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
+  /// One line for logs: how bytes travel, and why in this way.
+  [[nodiscard]] virtual std::string describe() const { return std::string(name()); }
   [[nodiscard]] virtual std::int32_t rank() const = 0;
   [[nodiscard]] virtual std::int32_t num_ranks() const = 0;
 
@@ -69,6 +72,18 @@ class Transport {
 
   /// From other ranks, in exchanges waited for.
   [[nodiscard]] virtual std::int64_t bytes_received() const = 0;
+
+  /// Throws TransportError if this transport has failed. Where `wait` is the stream's, results count only once the
+  /// stream has been synchronised and this call has returned: after a failure the stream runs on without the data.
+  virtual void check() {}
+
+  /// True when messages arrive faster, or only, in memory of the transport's own: then receive into `reserved`.
+  [[nodiscard]] virtual bool reserves() const { return false; }
+  /// Collective, host-side, no exchange in flight: afterwards `reserved` holds at least the largest `bytes` that a rank
+  /// asked for. Growing waits for the device, moves the memory and loses what it held.
+  virtual void reserve([[maybe_unused]] std::int64_t bytes) {}
+  /// Memory shared by all users of this transport, in stream order; valid until the next `reserve`. Null: none.
+  [[nodiscard]] virtual void* reserved() const { return nullptr; }
 };
 
 struct TransportOptions {
@@ -88,6 +103,38 @@ void run_local_ranks(std::int32_t num_ranks, const TransportOptions& options,
 /// process exit, or ends all ranks with MPI_Abort when a transport had failed, since MPI_Finalize would wait for dead
 /// ranks. Throws InvalidArgument when MPI is not available.
 [[nodiscard]] std::unique_ptr<Transport> make_mpi_transport(const TransportOptions& options = {});
+
+/// How the nccl transport moves bytes between GPUs, best first. automatic: the first that all ranks can use.
+enum class Rung : std::int32_t {
+  automatic,
+  copy,      // copy engines write into memory mapped by peers; one host, no multiprocessor used, no NCCL needed
+  sendrecv,  // NCCL's grouped send and receive
+};
+[[nodiscard]] std::string_view to_string(Rung rung);
+
+struct NcclOptions {
+  // Negative, empty or 0: from the environment, of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) or
+  // of Open MPI's mpirun. The port is rank 0's for this transport alone: MARBLE_PORT, else MASTER_PORT + 1.
+  std::int32_t rank = -1;
+  std::int32_t num_ranks = -1;
+  std::int32_t device = -1;  // of this rank
+  std::string address;
+  std::int32_t port = 0;
+
+  void* stream = nullptr;         // cudaStream_t of the backend, which outlives the transport; null: the default stream
+  Rung rung = Rung::automatic;    // automatic: MARBLE_TRANSPORT_RUNG, if set
+  std::string nccl_library = {};  // empty: MARBLE_NCCL_LIBRARY, else the one that is loaded, else libnccl.so.2
+  std::chrono::milliseconds time_limit{60'000};         // of one wait, and of each collective call
+  std::int64_t staging_bytes = std::int64_t{64} << 20;  // for receives that are not in reserved memory
+};
+
+/// True when this library was built with CUDA.
+[[nodiscard]] bool nccl_available();
+/// Between GPUs, one process for each; collective. Messages name device memory, or host memory on both sides, which
+/// travels through sockets and makes `wait` block; set_memory_access changes nothing. A watchdog ends waits, the
+/// stream's too, at the time limit, when a rank dies and when sizes differ; every call throws from then on (`check`).
+/// Throws InvalidArgument on impossible options, TransportError when not all ranks come.
+[[nodiscard]] std::unique_ptr<Transport> make_nccl_transport(const NcclOptions& options = {});
 
 /// Faults to inject into one rank's exchanges, counted from 0 in the order of their beginning; for tests.
 struct Fault {
