@@ -49,6 +49,8 @@ struct LayerCost {
 /// Bytes that the fullest rank holds in one layer's backward: the caller's tensors and gradients, and the workspace
 /// that the executor takes for the largest layer kind.
 [[nodiscard]] std::int64_t memory_bytes(const Plan& plan, DType dtype = DType::bf16);
+/// The same for one layer kind.
+[[nodiscard]] std::int64_t memory_bytes(const Plan& plan, std::int32_t layer, DType dtype);
 
 /// The three properties that decide a strategy (paper section 04).
 struct MaskProperties {

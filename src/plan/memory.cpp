@@ -4,6 +4,7 @@
 // What one rank holds: the sizes of the buffers that a rank plan names and of the staging that the executor takes for
 // them, without making the rank plan. Alignment of single buffers is left out.
 
+#include "plan/balance.hpp"
 #include "plan/cost.hpp"
 #include "plan/slices.hpp"
 
@@ -123,6 +124,10 @@ class LayerMemory {
 std::int64_t layer_memory_bytes(const Plan& plan, const LayerPlan& layer, DType dtype) {
   const LayerMemory memory(plan, layer, dtype);
   return memory.callers() + memory.saved() + std::max(memory.forward(), memory.backward());
+}
+
+std::int64_t memory_bytes(const Plan& plan, std::int32_t layer, DType dtype) {
+  return layer_memory_bytes(plan, layer_of(plan, layer), dtype);
 }
 
 std::int64_t memory_bytes(const Plan& plan, DType dtype) {

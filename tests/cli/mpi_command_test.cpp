@@ -23,6 +23,14 @@ TEST(CommandLineOverMpi, ThreeProcessesPassAndOnePrints) {
   EXPECT_EQ(result.json()["mesh"]["ring"], 3);
 }
 
+TEST(CommandLineOverMpi, BenchTimesProcessesAndOnePrints) {
+  const CommandResult result = run_mpi("-n 2 MARBLE bench gemma3-docs --tokens 2000 --repeats 1 --layers 1 " + kSmall +
+                                       "--ring 2 --strategy ring --json");
+  ASSERT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_GT(result.json()["layers"][0]["both"]["layer_ms"].get<double>(), 0.0);
+  EXPECT_EQ(result.json()["layers"][0]["forward"]["received_bytes"], 2000 * 2 * 16 * 2);
+}
+
 TEST(CommandLineOverMpi, MeshOfAnotherSizeIsRefused) {
   const CommandResult result = run_mpi("-n 2 " + kVerify + "--ring 3");
   EXPECT_NE(result.code, 0);

@@ -18,5 +18,6 @@ Run set_up_layout(CLI::App& app);
 Run set_up_plan(CLI::App& app);
 Run set_up_simulate(CLI::App& app);
 Run set_up_verify(CLI::App& app);
+Run set_up_bench(CLI::App& app);
 
 }  // namespace marble::cli

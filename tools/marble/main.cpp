@@ -30,6 +30,7 @@ constexpr Command kCommands[] = {
     {"plan", "Plan a layout over ranks: placement, balance, exchange, work per step", set_up_plan},
     {"simulate", "Predict layer times, memory and the best plan for any number of GPUs; nothing runs", set_up_simulate},
     {"verify", "Run forward and backward over ranks and compare with dense fp64 and one rank", set_up_verify},
+    {"bench", "Time whole layers over ranks, beside their works alone and their exchanges alone", set_up_bench},
 };
 
 int fail(std::string message, int code) {

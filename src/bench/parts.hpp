@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// One part of a layer by itself: a backend and a transport that leave out what belongs to the other part. The executor
+// between them walks the same steps.
+
+#include "backend/decorator.hpp"
+
+#include "marble/transport.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace marble {
+
+enum class Part { layer, compute, communication };
+
+/// Counts the memory that it hands out, too.
+class PartBackend final : public BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+
+  Part part = Part::layer;
+  [[nodiscard]] std::int64_t allocated_bytes() const { return allocated_bytes_; }
+  [[nodiscard]] std::int64_t peak_bytes() const { return peak_bytes_; }
+
+  [[nodiscard]] void* allocate(std::int64_t bytes) override {
+    void* const data = inner_.allocate(bytes);
+    sizes_[data] = bytes;
+    allocated_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, allocated_bytes_);
+    return data;
+  }
+  void free(void* data) noexcept override {
+    if (const auto found = sizes_.find(data); found != sizes_.end()) {
+      allocated_bytes_ -= found->second;
+      sizes_.erase(found);
+    }
+    inner_.free(data);
+  }
+
+  void forward(const BoundPlan& plan, std::int32_t work, const ForwardTensors& tensors,
+               const AttentionOptions& options) override {
+    if (computes()) inner_.forward(plan, work, tensors, options);
+  }
+  void backward(const BoundPlan& plan, std::int32_t work, const BackwardTensors& tensors,
+                const AttentionOptions& options) override {
+    if (computes()) inner_.backward(plan, work, tensors, options);
+  }
+  void prepare_backward(const TensorView& out, const TensorView& dout, const TensorView& delta,
+                        std::int64_t valid_rows) override {
+    if (computes()) inner_.prepare_backward(out, dout, delta, valid_rows);
+  }
+  void finish_dq(const RankPlan& plan, const void* dq_accumulator, const TensorView& dq) override {
+    if (computes()) inner_.finish_dq(plan, dq_accumulator, dq);
+  }
+  void cast(const TensorView& source, const TensorView& target) override {
+    if (computes()) inner_.cast(source, target);
+  }
+  void zero(void* data, std::int64_t bytes) override {
+    if (computes()) inner_.zero(data, bytes);
+  }
+  void pack(const TensorView& source, void* target) override {
+    if (communicates()) inner_.pack(source, target);
+  }
+  void unpack(const void* source, const TensorView& target, bool add) override {
+    if (communicates()) inner_.unpack(source, target, add);
+  }
+
+ private:
+  [[nodiscard]] bool computes() const { return part != Part::communication; }
+  [[nodiscard]] bool communicates() const { return part != Part::compute; }
+
+  std::map<void*, std::int64_t> sizes_;
+  std::int64_t allocated_bytes_ = 0;
+  std::int64_t peak_bytes_ = 0;
+};
+
+class PartTransport final : public Transport {
+ public:
+  /// `inner` must outlive it.
+  explicit PartTransport(Transport& inner) : inner_(inner) {}
+
+  Part part = Part::layer;
+
+  [[nodiscard]] std::string_view name() const override { return inner_.name(); }
+  [[nodiscard]] std::string describe() const override { return inner_.describe(); }
+  [[nodiscard]] std::int32_t rank() const override { return inner_.rank(); }
+  [[nodiscard]] std::int32_t num_ranks() const override { return inner_.num_ranks(); }
+  void set_memory_access(MemoryAccess memory) override { inner_.set_memory_access(std::move(memory)); }
+  std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label) override {
+    return part == Part::compute ? kNothing : inner_.begin(sends, recvs, label);
+  }
+  void wait(std::int64_t ticket) override {
+    if (ticket != kNothing) inner_.wait(ticket);
+  }
+  void agree(std::uint64_t value, std::string_view what) override { inner_.agree(value, what); }
+  [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
+  void check() override { inner_.check(); }
+  [[nodiscard]] bool reserves() const override { return inner_.reserves(); }
+  void reserve(std::int64_t bytes) override { inner_.reserve(bytes); }
+  [[nodiscard]] void* reserved() const override { return inner_.reserved(); }
+
+ private:
+  static constexpr std::int64_t kNothing = -1;
+  Transport& inner_;
+};
+
+}  // namespace marble
