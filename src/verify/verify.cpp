@@ -66,10 +66,9 @@ class Verification {
     DenseOptions dense{options_.attention, options_.dtype, !options_.forward_only, threads_, {}};
     if (progress) dense.progress = [&](double fraction) { progress(fraction, {}); };
     const MaskRule& rule = plan_.layers[static_cast<std::size_t>(options_.layer)].kind.rule;
-    const DenseResult truth =
-        options_.reference_gpu
-            ? dense_reference_cuda(plan_.layout, rule, shape(), inputs_, dense, *options_.reference_gpu)
-            : dense_reference(plan_.layout, rule, shape(), inputs_, dense);
+    const DenseResult truth = options_.reference_gpu ? dense_reference_cuda(plan_.layout, rule, shape(), inputs_, dense,
+                                                                            *options_.reference_gpu)
+                                                     : dense_reference(plan_.layout, rule, shape(), inputs_, dense);
     VerifyResult result;
     result.ran = run.ran;
     result.planned = planned_counts(plan_, options_);

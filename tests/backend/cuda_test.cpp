@@ -18,16 +18,54 @@ std::vector<BackendFactory> cuda_factories() {
     for (const auto& [dtype, dim] : {std::pair{DType::bf16, 128}, {DType::fp16, 64}, {DType::bf16, 256}}) {
       const auto make = [kernels = kernels](int) { return std::make_unique<cuda::CudaBackend>(0, nullptr, kernels); };
       factories.push_back(
-          {fmt::format("{}_{}_{}", name, to_string(dtype), dim), make, covers, {128}, dim, dtype, true, false});
+          {fmt::format("{}_{}_{}", name, to_string(dtype), dim), make, covers, {128}, dim, dtype, false});
     }
   return factories;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, BackendConformance, ::testing::ValuesIn(cuda_factories()), factory_name);
 
+/// What only this backend does, or only its machine's tools can see.
+class CudaKernels : public BackendConformance {};
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaKernels, ::testing::ValuesIn(cuda_factories()), factory_name);
+
+TEST_P(CudaKernels, SmallEnoughForASanitizer) {
+  const Layout pack = layout({{{Mode::causal, 9}, {Mode::full, 7}, {Mode::noise, 5}}, {{Mode::causal, 11}}});
+  for (bool use_tracks : {false, true}) {
+    AttentionCase problem = make_case(pack);
+    problem.spec.use_tracks = use_tracks;
+    set_heads(problem, 2, 1);
+    check(split_works(problem, 2, block() / 2 + 1));
+  }
+}
+
+TEST_P(CudaKernels, SplitsTheKeysOfAQueryBlockWhenThereAreFewItems) {
+  AttentionCase problem = make_case(layout({{{Mode::full, 250}, {Mode::causal, 40}}}));
+  problem.dtype = GetParam().dtype;
+  check(problem);
+  check(split_works(problem, 2, 10 * block()));
+}
+
+TEST_P(CudaKernels, GivesTheSameForwardBitsFiftyTimes) {
+  AttentionCase problem = mixed_case();
+  set_heads(problem, 12, 2);
+  problem = split_works(problem, 2, block());
+  const AttentionInputs inputs = make_inputs(problem);
+  const std::unique_ptr<Backend> device = backend();
+  const AttentionResult first = run_attention(*device, problem, inputs);
+  compare(problem, first, run_oracle(problem, inputs, first.out));
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    const AttentionResult again = run_attention(*device, problem, inputs);
+    ASSERT_EQ(again.out, first.out) << "repeat " << repeat;
+    ASSERT_EQ(again.lse, first.lse) << "repeat " << repeat;
+  }
+}
+
 TEST(CudaBackend, RunsHere) {
   EXPECT_TRUE(cuda_available());
   EXPECT_EQ(make_cuda_backend()->name(), "cuda");
+  EXPECT_EQ(make_backend("cuda", 0, 1)->name(), "cuda");
 }
 
 TEST(CudaBackend, NamesAWrongDevice) {

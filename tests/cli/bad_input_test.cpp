@@ -6,6 +6,8 @@
 
 #include "cli/run_command.hpp"
 
+#include "marble/cuda.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -93,6 +95,11 @@ TEST(BadInput, NamesThatAFlagDoesNotTake) {
   expect_error("verify " + kPack + "--dtype fp8", 1, "fp8");
   expect_error("verify " + kPack + "--backend abacus", 1, "abacus");
   expect_error("verify " + kPack + "--transport pigeon", 1, "pigeon");
+}
+
+TEST(BadInput, ABackendWithoutItsDevice) {
+  if (cuda_available()) GTEST_SKIP() << "this machine has a GPU";
+  expect_error("verify " + kPack + "--backend cuda", 1, "backend cuda needs a build with CUDA and a GPU");
 }
 
 TEST(BadInput, UsageErrorsExitWithTwo) {

@@ -12,15 +12,18 @@ Pack pack_of(const LayoutCase& layout_case) {
   return {layout_from_samples(layout_case.samples), layout_case.rule, layout_case.head_dim, layout_case.block};
 }
 
-Subject::Subject(const Pack& pack, const Heads& heads, DType dtype, double softcap)
+Subject::Subject(const Pack& pack, const Heads& heads, DType dtype, double softcap, const Device& device)
     : pack_(pack),
       model_{.heads = heads.query, .kv_heads = heads.key, .head_dim = pack.head_dim, .layers = {{.rule = pack.rule}}} {
   const HeadShape shape{model_.heads, model_.kv_heads, model_.head_dim};
   options_.dtype = dtype;
+  options_.backend = device.backend;
   options_.attention = {.softmax_scale = 1.0 / std::sqrt(model_.head_dim), .softcap = softcap};
   inputs_ = random_inputs(pack.layout.num_tokens(), shape, dtype, digest(pack.layout));
-  truth_ = dense_reference(pack.layout, pack.rule, shape, inputs_,
-                           {.attention = options_.attention, .dtype = dtype, .threads = 2});
+  const DenseOptions dense{.attention = options_.attention, .dtype = dtype, .threads = 2};
+  truth_ = device.reference_gpu
+               ? dense_reference_cuda(pack.layout, pack.rule, shape, inputs_, dense, *device.reference_gpu)
+               : dense_reference(pack.layout, pack.rule, shape, inputs_, dense);
 }
 
 PlanOptions Subject::options() const {

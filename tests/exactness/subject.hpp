@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 
 namespace marble::exactness {
 
@@ -30,9 +31,15 @@ struct Pack {
 
 [[nodiscard]] Pack pack_of(const LayoutCase& layout_case);
 
+/// Where a subject is computed.
+struct Device {
+  BackendFactory backend = make_cpu_backend;
+  std::optional<int> reference_gpu = std::nullopt;
+};
+
 class Subject {
  public:
-  Subject(const Pack& pack, const Heads& heads, DType dtype, double softcap = 0.0);
+  Subject(const Pack& pack, const Heads& heads, DType dtype, double softcap = 0.0, const Device& device = {});
 
   [[nodiscard]] const Pack& pack() const { return pack_; }
   [[nodiscard]] const Model& model() const { return model_; }
@@ -46,11 +53,14 @@ class Subject {
     return make_plan(pack_.layout, model_, mesh, options);
   }
 
-  [[nodiscard]] RunResult run(const Plan& plan, const DenseInputs& inputs,
-                              const BackendFactory& backend = make_cpu_backend) const;
+  [[nodiscard]] RunResult run(const Plan& plan, const DenseInputs& inputs, const BackendFactory& backend) const;
+  [[nodiscard]] RunResult run(const Plan& plan, const DenseInputs& inputs) const {
+    return run(plan, inputs, options_.backend);
+  }
 
   /// Runs `plan`, which may be one for another mask over as many tokens, and judges it by this subject's truth.
-  [[nodiscard]] VerifyResult judge(const Plan& plan, const BackendFactory& backend = make_cpu_backend);
+  [[nodiscard]] VerifyResult judge(const Plan& plan, const BackendFactory& backend);
+  [[nodiscard]] VerifyResult judge(const Plan& plan) { return judge(plan, options_.backend); }
 
  private:
   [[nodiscard]] const RunResult& single_run(const Plan& plan);

@@ -38,9 +38,10 @@ TEST(Errors, LseMatchesInfinityOnlyWithInfinity) {
 }
 
 /// A verdict on one element per tensor.
-VerifyResult verdict(float distributed, float single, double truth, DType dtype) {
-  const auto run = [](float value) {
+VerifyResult verdict(float distributed, float single, double truth, DType dtype, bool rounds_products = false) {
+  const auto run = [&](float value) {
     RunResult result;
+    result.rounds_products = rounds_products;
     result.out = result.dq = result.dk = result.dv = {value};
     result.lse = {0.0F};
     return result;
@@ -76,6 +77,14 @@ TEST(Verdict, FailsWhenOneRankIsWorseThanRounding) {
   const VerifyResult result = verdict(1.0F - 1.0F / 256, 1.0F - 1.0F / 256, truth, DType::bf16);
   EXPECT_EQ(result.out.ratio, 1.0);
   EXPECT_FALSE(result.pass);
+}
+
+TEST(Verdict, LetsRoundedProductsAddOneRoundoff) {
+  const double truth = 1.0 + 1.0 / 512;
+  const float off_by_one_more = 1.0F - 1.0F / 512;
+  EXPECT_FALSE(verdict(off_by_one_more, off_by_one_more, truth, DType::bf16).pass);
+  EXPECT_TRUE(verdict(off_by_one_more, off_by_one_more, truth, DType::bf16, true).pass);
+  EXPECT_FALSE(verdict(1.0F - 1.0F / 128, 1.0F - 1.0F / 128, truth, DType::bf16, true).pass);
 }
 
 TEST(Verdict, FailsOnNaN) {
