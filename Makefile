@@ -43,9 +43,10 @@ test-python: setup
 	scripts/test_python.sh
 
 gpu-test:
+	@scripts/setup.sh build
 	cmake --preset cuda
-	cmake --build --preset cuda -j $(JOBS)
-	ctest --preset cuda -L gpu
+	cmake --build --preset cuda -j $(JOBS) --target gpu_tests
+	ctest --preset cuda -L gpu -j 8
 
 gpu-bench:
 	cmake --preset cuda -DMARBLE_BENCH=ON

@@ -32,6 +32,18 @@ stage_sanitizer() {
 stage_asan() { stage_sanitizer asan; }
 stage_tsan() { stage_sanitizer tsan; }
 
+# Compiles what only a GPU can run, and judges the kernels by what ptxas says of them. `make gpu-test` runs it.
+stage_cuda() {
+  if ! command -v nvcc >/dev/null; then
+    closing+=("cuda: skipped: no nvcc")
+    return
+  fi
+  cmake --preset cuda >/dev/null
+  cmake --build --preset cuda -j "$jobs" --target gpu_tests -- --quiet
+  ctest --preset cuda -R '^ptxas$' --verbose >build/cuda/ptxas.log || { cat build/cuda/ptxas.log; return 1; }
+  closing+=("cuda: GPU tests compile; $(grep -oE '[0-9]+ kernels in [0-9]+ files, 0 problems' build/cuda/ptxas.log)")
+}
+
 stage_static() {
   python3 scripts/check_layers.py
   python3 scripts/check_links.py
@@ -49,7 +61,7 @@ stage_python() {
 }
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(static cpu asan tsan python)
+[ ${#stages[@]} -gt 0 ] || stages=(static cpu cuda asan tsan python)
 for stage in "${stages[@]}"; do
   printf '\n== %s\n' "$stage"
   "stage_$stage"
