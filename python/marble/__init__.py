@@ -13,6 +13,7 @@ y = plan.unshard(out)                    # all tokens, in the given order
 
 from marble._native import BackendError, Error, InternalError, TransportError
 from marble.attention import attention
+from marble.backend import cuda_available
 from marble.groups import forget_group
 from marble.layout import GeneratedModel, Layout, generator, generators
 from marble.loader import PlanningCollate
@@ -37,6 +38,7 @@ __all__ = [
     "TransportError",
     "Window",
     "attention",
+    "cuda_available",
     "forget_group",
     "generator",
     "generators",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from marble import ops
+from marble.groups import refuse_call
 from marble.model import Window
 from marble.plan import Plan
 from marble.sharding import check_group
@@ -24,6 +25,21 @@ def _check_tensor(name: str, x: Tensor, rows: int, heads: int, head_dim: int, li
         raise TypeError(f"{name}: {x.dtype} should be q's {like.dtype}")
     if x.device != like.device:
         raise ValueError(f"{name}: on {x.device}, should be on q's {like.device}")
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan, softmax_scale: float, softcap: float) -> None:
+    if not isinstance(q, Tensor):
+        raise TypeError(f"q: {type(q).__name__} should be a torch.Tensor")
+    if q.dtype not in DTYPES:
+        raise TypeError(f"q: {q.dtype} should be float32, bfloat16 or float16")
+    model = plan.model
+    _check_tensor("q", q, plan.rows, model.heads, model.head_dim, q)
+    _check_tensor("k", k, plan.rows, model.kv_heads, model.head_dim, q)
+    _check_tensor("v", v, plan.rows, model.kv_heads, model.head_dim, q)
+    if not softmax_scale > 0:
+        raise ValueError(f"softmax_scale: {softmax_scale} should be positive")
+    if not softcap >= 0:
+        raise ValueError(f"softcap: {softcap} should be 0 (none) or positive")
 
 
 def attention(
@@ -46,24 +62,19 @@ def attention(
     Returns [rows, heads, head_dim] in q's dtype; with ``return_lse`` also the log-sum-exp of each row's scores, fp32
     [rows, heads]. Both are differentiable. A row without a legal key gives output 0 and LSE -inf; so do pads.
 
-    Raises ValueError or TypeError naming argument, value and expectation, before any communication.
+    Raises ValueError or TypeError naming argument, value and expectation, before any communication; ranks that wait for
+    one which refused raise TransportError.
     """
     if not isinstance(plan, Plan):
         raise TypeError(f"plan: {type(plan).__name__} should be a marble.Plan")
-    if not isinstance(q, Tensor):
-        raise TypeError(f"q: {type(q).__name__} should be a torch.Tensor")
-    if q.dtype not in DTYPES:
-        raise TypeError(f"q: {q.dtype} should be float32, bfloat16 or float16")
-    model = plan.model
-    _check_tensor("q", q, plan.rows, model.heads, model.head_dim, q)
-    _check_tensor("k", k, plan.rows, model.kv_heads, model.head_dim, q)
-    _check_tensor("v", v, plan.rows, model.kv_heads, model.head_dim, q)
     if softmax_scale is None:
-        softmax_scale = model.head_dim**-0.5
-    if not softmax_scale > 0:
-        raise ValueError(f"softmax_scale: {softmax_scale} should be positive")
-    if not softcap >= 0:
-        raise ValueError(f"softcap: {softcap} should be 0 (none) or positive")
-    rank_plan = plan.rank_plans[plan.layer_of(window)]
-    out, lse = ops.attention_forward(q, k, v, rank_plan, check_group(plan), float(softmax_scale), float(softcap))
+        softmax_scale = plan.model.head_dim**-0.5
+    group = check_group(plan)
+    try:
+        _check(q, k, v, plan, softmax_scale, softcap)
+        rank_plan = plan.rank_plans[plan.layer_of(window)]
+    except (TypeError, ValueError) as refusal:
+        refuse_call(group, str(refusal))
+        raise
+    out, lse = ops.attention_forward(q, k, v, rank_plan, group, float(softmax_scale), float(softcap))
     return (out, lse) if return_lse else out

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,13 +14,15 @@ import torch.distributed as dist
 
 if TYPE_CHECKING:
     from marble.session import Session
-    from marble.transport import GroupPeers
+    from marble.transport import HostPeers, Notices
 
 SOLO = ""  # a mesh of one rank has no group
 
 _lock = threading.Lock()
 _groups: dict[str, dist.ProcessGroup] = {}
-_peers: dict[str, GroupPeers] = {}
+_notices: dict[str, Notices] = {}
+_peers: dict[tuple[str, str], HostPeers] = {}
+_epochs: Counter[str] = Counter()  # how often each name was used for a group
 _sessions: dict[tuple[str, str, int], Session] = {}
 atexit.register(_sessions.clear)
 
@@ -45,13 +48,27 @@ def group_of(name: str) -> dist.ProcessGroup:
     )
 
 
-def peers_of(name: str) -> GroupPeers:
-    """What moves a group's messages, on whatever device: one sequence of messages between each two ranks."""
-    from marble.transport import GroupPeers
+def notices_of(name: str) -> Notices:
+    """What a group's ranks say about failed calls."""
+    from marble.transport import Notices
 
     group = group_of(name)
     with _lock:
-        return _peers.setdefault(name, GroupPeers(group))
+        if name not in _notices:
+            _notices[name] = Notices(group, _epochs[name])
+            _epochs[name] += 1
+        return _notices[name]
+
+
+def peers_of(name: str, device: torch.device) -> HostPeers:
+    """What moves a group's messages to and from a device: one sequence of messages between each two ranks."""
+    from marble.transport import make_peers
+
+    group, notices = group_of(name), notices_of(name)
+    with _lock:
+        if (name, device.type) not in _peers:
+            _peers[name, device.type] = make_peers(group, notices, device)
+        return _peers[name, device.type]
 
 
 def session_of(name: str, device: torch.device) -> Session:
@@ -68,6 +85,15 @@ def session_of(name: str, device: torch.device) -> Session:
         return _sessions.setdefault(key, session)
 
 
+def refuse_call(name: str, reason: str) -> None:
+    """Tells the ranks that wait for this one in the present call that it takes no part in it."""
+    if name == SOLO or torch.compiler.is_compiling():
+        return
+    notices = notices_of(name)
+    notices.begin_call()
+    notices.refuse(reason)
+
+
 def forget_group(name: str = SOLO) -> None:
     """Drops a group with its transport, workspaces and caches: after a TransportError, or before the group is
     destroyed.
@@ -78,6 +104,7 @@ def forget_group(name: str = SOLO) -> None:
 
 
 def _forget_sessions(name: str) -> None:
-    _peers.pop(name, None)
-    for key in [key for key in _sessions if key[0] == name]:
-        del _sessions[key]
+    _notices.pop(name, None)
+    for of_group in (_peers, _sessions):
+        for key in [key for key in of_group if key[0] == name]:
+            del of_group[key]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from marble.groups import SOLO, group_of, session_of
 from marble.routing import Route
+from marble.session import collective_call
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _NO_TENSOR = (0, 0, 0, 0, 0, 0)
@@ -43,8 +44,9 @@ def attention_forward(
     q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
-    bound = session_of(group, q.device).bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
-    bound.forward(_view(q), _view(k), _view(v), _view(out), _scalar_view(lse))
+    with collective_call(group, q) as session:
+        bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
+        bound.forward(_view(q), _view(k), _view(v), _view(out), _scalar_view(lse))
     return out, lse
 
 
@@ -74,14 +76,15 @@ def attention_backward(
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     # The gradient by a score is P * (dP - delta + dlse). Rows without a key have LSE -inf and no gradient.
     shift = torch.where(lse.isneginf(), 0.0, -dlse).contiguous()
-    bound = session_of(group, q.device).bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
-    bound.backward(
-        *(_view(x) for x in (q, k, v, out)),
-        _scalar_view(lse),
-        _view(dout),
-        _scalar_view(shift) if shift.numel() else _NO_TENSOR,
-        *(_view(x) for x in (dq, dk, dv)),
-    )
+    with collective_call(group, q) as session:
+        bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
+        bound.backward(
+            *(_view(x) for x in (q, k, v, out)),
+            _scalar_view(lse),
+            _view(dout),
+            _scalar_view(shift) if shift.numel() else _NO_TENSOR,
+            *(_view(x) for x in (dq, dk, dv)),
+        )
     return dq, dk, dv
 
 
@@ -170,7 +173,7 @@ def gather_tokens(x: Tensor, positions: Tensor, plan_data: Tensor, tokens: int, 
         every = x.new_empty((session.num_ranks * x.shape[0], *x.shape[1:]))
         _all_gather(every, rows, group=session.group)
         rows = every
-    return rows.index_select(0, session.index_of_tokens(plan_data).to(x.device))
+    return rows.index_select(0, session.index_of_tokens(plan_data, x.device))
 
 
 @gather_tokens.register_fake

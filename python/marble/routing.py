@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from marble.transport import control_device
+
 if TYPE_CHECKING:
     from marble.session import Session
 
@@ -23,7 +25,8 @@ class Route:
 
     def __init__(self, session: Session, positions: Tensor, plan_data: Tensor, rows: int) -> None:
         self._session = session
-        places = session.index_of_tokens(plan_data)[positions.cpu()]
+        device = torch.device("cpu") if session.group is None else control_device(session.group)
+        places = session.index_of_tokens(plan_data, device)[positions.to(device)]
         self._order = torch.argsort(places // max(rows, 1), stable=True)
         places = places[self._order]
         counts = torch.bincount(places // max(rows, 1), minlength=session.num_ranks)

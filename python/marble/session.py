@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from marble import _native
-from marble.groups import SOLO, group_of, peers_of
+from marble.backend import Workspace, make_backend
+from marble.groups import SOLO, group_of, notices_of, peers_of, session_of
+from marble.transport import DevicePeers
 
 PLANS_KEPT = 2  # workspaces of each kind of layer: the current plan's, and those of the one before it
 CHECKSUM_BYTES = 8  # that end a serialised plan
-ALIGNMENT = 256  # of workspace
 
 
 class Session:
@@ -30,20 +33,43 @@ class Session:
         self.device = device
         self._workspace = Workspace(device)
         self._backend = make_backend(device, stream, self._workspace)
-        if self.group is None:
-            self._transport = _native.callback_transport("solo", 0, 1, None)
-        else:
-            self._transport = _native.callback_transport(
-                f"torch.distributed group {group}",
-                dist.get_rank(self.group),
-                dist.get_world_size(self.group),
-                peers_of(group),
-            )
-        if device.type != "cpu":
-            self._transport.use_memory_of(self._backend)
+        self._notices = None if group == SOLO else notices_of(group)
+        self._transport = self._make_transport(group)
         self._bound: dict[object, OrderedDict[object, _native.Attention]] = {}
-        self._indices: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self._indices: OrderedDict[object, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
+
+    def _make_transport(self, name: str) -> _native.Transport:
+        if self.group is None:
+            return _native.callback_transport("none", 0, 1, None)
+        peers = peers_of(name, self.device)
+        rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        transport = _native.callback_transport(f"{peers.name} of group {name}", rank, size, peers)
+        if self.device.type != "cpu" and not isinstance(peers, DevicePeers):
+            transport.use_memory_of(self._backend)
+        return transport
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Numbers a collective call, and tells the other ranks why it failed here."""
+        if self._notices is None:
+            yield
+            return
+        self._notices.begin_call()
+        try:
+            self._notices.settle()
+            yield
+        except _native.TransportError as error:
+            self._notices.give_up(str(error))
+            raise
+        except Exception as error:
+            self._notices.refuse(str(error))
+            raise
+
+    @property
+    def transport(self) -> str:
+        """How messages travel, in words."""
+        return self._transport.name
 
     @property
     def rank(self) -> int:
@@ -69,17 +95,26 @@ class Session:
             plans.move_to_end(key)
             return plans[key]
 
-    def index_of_tokens(self, plan_data: torch.Tensor) -> torch.Tensor:
-        """int64 [tokens]: rank * rows + row of each token of the pack, from a serialised plan."""
-        key = plan_data[-CHECKSUM_BYTES:].numpy().tobytes()
+    def index_of_tokens(self, plan_data: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """int64 [tokens] on ``device``: rank * rows + row of each token of the pack, from a serialised plan."""
+        key = (plan_data[-CHECKSUM_BYTES:].numpy().tobytes(), device)
         with self._lock:
             if key not in self._indices:
                 native = _native.Plan.from_bytes(plan_data.numpy())
-                self._indices[key] = torch.from_numpy(token_index(native, self.num_ranks))
+                self._indices[key] = torch.from_numpy(token_index(native, self.num_ranks)).to(device)
                 while len(self._indices) > PLANS_KEPT:
                     self._indices.popitem(last=False)
             self._indices.move_to_end(key)
             return self._indices[key]
+
+
+@contextmanager
+def collective_call(group: str, x: torch.Tensor) -> Iterator[Session]:
+    """The session of a group for a call on ``x``'s device and current stream."""
+    with torch.cuda.device_of(x):
+        session = session_of(group, x.device)
+        with session.call():
+            yield session
 
 
 def token_index(plan: _native.Plan, num_ranks: int) -> np.ndarray:
@@ -89,36 +124,3 @@ def token_index(plan: _native.Plan, num_ranks: int) -> np.ndarray:
     for rank, part in enumerate(parts):
         index[part] = np.arange(rank * plan.rows, rank * plan.rows + len(part), dtype=np.int64)
     return index
-
-
-class Workspace:
-    """Lends memory of PyTorch's allocator, on the stream that is current when it is taken."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._lent: dict[int, torch.Tensor] = {}
-
-    def allocate(self, size: int) -> int:
-        """The address of ``size`` bytes, aligned to ALIGNMENT."""
-        block = torch.empty(max(size, 1) + ALIGNMENT, dtype=torch.uint8, device=self._device)
-        address = -(-block.data_ptr() // ALIGNMENT) * ALIGNMENT
-        self._lent[address] = block
-        return address
-
-    def free(self, address: int) -> None:
-        """Takes back what ``allocate`` gave."""
-        del self._lent[address]
-
-    def lent_bytes(self) -> int:
-        """What is lent at present."""
-        return sum(block.numel() for block in self._lent.values())
-
-
-def make_backend(device: torch.device, stream: int, workspace: Workspace) -> _native.Backend:
-    """The backend of a device, on a stream of it; ValueError where there is none."""
-    if device.type == "cpu":
-        return _native.cpu_backend(torch.get_num_threads(), workspace)
-    if device.type == "cuda" and _native.cuda_available():
-        return _native.cuda_backend(device.index or 0, stream, workspace)
-    known = "cpu or cuda" if _native.cuda_available() else "cpu; this build of marble has no other backend"
-    raise ValueError(f"device: {device} should be {known}")

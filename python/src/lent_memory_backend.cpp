@@ -64,6 +64,7 @@ class LentMemoryBackend final : public Backend {
   void unpack(const void* source, const TensorView& target, bool add) override { inner_->unpack(source, target, add); }
   void zero(void* data, std::int64_t bytes) override { inner_->zero(data, bytes); }
   void synchronize() override { inner_->synchronize(); }
+  [[nodiscard]] std::unique_ptr<Timeline> make_timeline() override { return inner_->make_timeline(); }
   [[nodiscard]] std::int64_t tiles_computed() const override { return inner_->tiles_computed(); }
   [[nodiscard]] bool rounds_products() const override { return inner_->rounds_products(); }
 

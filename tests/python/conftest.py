@@ -4,6 +4,7 @@
 
 import os
 
+import marble
 import pytest
 import torch
 from hypothesis import settings
@@ -23,5 +24,21 @@ torch.use_deterministic_algorithms(True)  # which fills fresh memory with NaN
 @pytest.fixture(scope="session")
 def pool():
     """Runs a function of rank_checks.py on the ranks of a gloo world of 1 to 4."""
-    with RankPool() as ranks:
+    with RankPool(4) as ranks:
         yield ranks
+
+
+@pytest.fixture(scope="session", params=["nccl", "cpu:gloo,cuda:nccl"])
+def gpu_pool(request):
+    """The same with a GPU for each rank, one or two."""
+    with RankPool(min(2, torch.cuda.device_count()), request.param) as ranks:
+        yield ranks
+
+
+def pytest_collection_modifyitems(items):
+    """Skips what needs a GPU where there is none."""
+    if not marble.cuda_available():
+        reason = "needs a GPU and a build of marble with CUDA"
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason=reason))

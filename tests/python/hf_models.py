@@ -19,15 +19,16 @@ IMAGE = 70  # the image token
 SAMPLES = [37, 58, 21]
 
 
-def _ids(images: list[tuple[int, int]]) -> torch.Tensor:
-    """A pack of SAMPLES with image tokens at (position, length)."""
-    ids = torch.randint(1, 60, (1, sum(SAMPLES)), generator=torch.Generator().manual_seed(0))
+def _ids(images: list[tuple[int, int]], copies: int) -> torch.Tensor:
+    """Packs of SAMPLES, one after the other, with image tokens at (position, length) of each."""
+    tokens = sum(SAMPLES)
+    ids = torch.randint(1, 60, (copies, tokens), generator=torch.Generator().manual_seed(0))
     for position, length in images:
-        ids[0, position : position + length] = IMAGE
-    return ids
+        ids[:, position : position + length] = IMAGE
+    return ids.reshape(1, -1)
 
 
-def llama():
+def llama(copies):
     """A Llama, its layout and inputs."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
@@ -39,10 +40,10 @@ def llama():
         max_position_embeddings=512,
         attn_implementation="eager",
     )
-    return LlamaForCausalLM, config, marble.hf.image_layout(SAMPLES), {"input_ids": _ids([])}
+    return LlamaForCausalLM, config, marble.hf.image_layout(SAMPLES * copies), {"input_ids": _ids([], copies)}
 
 
-def gemma3():
+def gemma3(copies):
     """A Gemma 3 with two images of 16 tokens, a window of 20 on two of three layers."""
     text = {
         "vocab_size": VOCABULARY,
@@ -78,16 +79,16 @@ def gemma3():
         attn_implementation="eager",
     )
     images = [(10, 16), (55, 16)]
-    ids = _ids(images)
+    ids = _ids(images, copies)
     inputs = {
         "input_ids": ids,
-        "pixel_values": torch.randn(len(images), 3, 16, 16, generator=torch.Generator().manual_seed(1)),
+        "pixel_values": torch.randn(copies * len(images), 3, 16, 16, generator=torch.Generator().manual_seed(1)),
     }
-    layout = marble.hf.image_layout(SAMPLES, ids[0] == IMAGE, window=20)
+    layout = marble.hf.image_layout(SAMPLES * copies, ids[0] == IMAGE, window=20)
     return Gemma3ForConditionalGeneration, config, layout, inputs
 
 
-def qwen3_vl():
+def qwen3_vl(copies):
     """A Qwen3-VL with two images of 9 and 6 tokens and two deepstack layers."""
     text = {
         "vocab_size": VOCABULARY,
@@ -122,9 +123,9 @@ def qwen3_vl():
         vision_end_token_id=73,
         attn_implementation="eager",
     )
-    grids = torch.tensor([[1, 6, 6], [1, 4, 6]])
+    grids = torch.tensor([[1, 6, 6], [1, 4, 6]] * copies)
     images = [(12, 9), (60, 6)]
-    ids = _ids(images)
+    ids = _ids(images, copies)
     patches = int(grids.prod(1).sum())
     inputs = {
         "input_ids": ids,
@@ -132,15 +133,15 @@ def qwen3_vl():
         "pixel_values": torch.randn(patches, 3 * 2 * 4 * 4, generator=torch.Generator().manual_seed(1)),
         "mm_token_type_ids": (ids == IMAGE).int(),
     }
-    return Qwen3VLForConditionalGeneration, config, marble.hf.image_layout(SAMPLES), inputs
+    return Qwen3VLForConditionalGeneration, config, marble.hf.image_layout(SAMPLES * copies), inputs
 
 
 MODELS = {"llama": llama, "gemma3": gemma3, "qwen3_vl": qwen3_vl}
 
 
-def build(kind: str):
+def build(kind: str, copies: int = 1):
     """The model with seeded weights, its layout and the inputs of one pack, positions restarting at each sample."""
-    cls, config, layout, inputs = MODELS[kind]()
+    cls, config, layout, inputs = MODELS[kind](copies)
     torch.manual_seed(0)
     model = cls._from_config(config) if hasattr(cls, "_from_config") else cls(config)
     for parameter in model.parameters():  # weights large enough that masks matter
@@ -157,8 +158,9 @@ def dense_masks(model, layout):
     """What the dense model gets as attention_mask: additive [1, 1, tokens, tokens], by layer type where it has such."""
 
     def additive(window):
-        mask = dense_mask(layout, window)
-        return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)[None, None]
+        hidden = ~dense_mask(layout, window).to(model.device)
+        least = torch.finfo(model.dtype).min
+        return torch.zeros(hidden.shape, device=model.device, dtype=model.dtype).masked_fill(hidden, least)[None, None]
 
     text = model.config.get_text_config()
     if getattr(text, "layer_types", None) and "sliding_attention" in text.layer_types:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 The MARBLE authors
 # SPDX-License-Identifier: Apache-2.0
-"""Four worker processes that stay up between tests; worlds of 1 to 4 ranks are groups of theirs."""
+"""Worker processes that stay up between tests; worlds of one rank up to all of them are groups of theirs."""
 
 import importlib
 import multiprocessing
@@ -11,7 +11,6 @@ import time
 import traceback
 from datetime import timedelta
 
-RANKS = 4
 HANG_LIMIT = 120.0  # seconds that one test function may take on any rank
 HERE = str(pathlib.Path(__file__).parent)
 
@@ -20,17 +19,21 @@ class RankError(AssertionError):
     """What a rank raised, with its traceback."""
 
 
-def _serve(rank: int, store: str, pipe) -> None:
+def _serve(rank: int, ranks: int, backend: str, store: str, pipe) -> None:
     sys.path.insert(0, HERE)
     import torch
     import torch.distributed as dist
 
+    on_gpu = "nccl" in backend
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)  # which fills fresh memory with NaN
+    # Fills fresh memory with NaN. Models of others use operators on GPUs that do not repeat.
+    torch.use_deterministic_algorithms(True, warn_only=on_gpu)
+    if on_gpu:
+        torch.cuda.set_device(rank)
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS, timeout=timedelta(seconds=HANG_LIMIT)
+        backend, init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=HANG_LIMIT)
     )
-    groups = {size: dist.new_group(list(range(size))) for size in range(1, RANKS + 1)}
+    groups = {size: dist.new_group(list(range(size))) for size in range(1, ranks + 1)}
     while True:
         order = pipe.recv()
         if order is None:
@@ -45,9 +48,11 @@ def _serve(rank: int, store: str, pipe) -> None:
 
 
 class RankPool:
-    """Starts its workers at the first use and again after a hang."""
+    """Starts its workers at the first use and again after a hang. Over NCCL each rank has the GPU of its number."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int, backend: str = "gloo") -> None:
+        self._ranks = ranks
+        self._backend = backend
         self._workers = []
 
     def __enter__(self) -> "RankPool":
@@ -60,9 +65,11 @@ class RankPool:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["torch", "torch.distributed", "marble"])
         store = tempfile.mktemp(prefix="marble_store_")
-        for rank in range(RANKS):
+        for rank in range(self._ranks):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, store, theirs), daemon=True)
+            process = context.Process(
+                target=_serve, args=(rank, self._ranks, self._backend, store, theirs), daemon=True
+            )
             process.start()
             self._workers.append((process, ours))
 

@@ -96,5 +96,9 @@ def test_refusals_come_before_communication(pool):
     pool.run(2, "refusals_come_before_communication")
 
 
+def test_a_lone_refusal_ends_the_others_waits(pool):
+    pool.run(4, "a_lone_refusal_ends_the_others_waits", limit=60)
+
+
 def test_different_plans_are_refused(pool):
     pool.run(3, "different_plans_are_refused")

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""The same on GPUs, one process for each: exactness, compilation, checkpoints, FSDP2, transformers models."""
+
+import gc
+
+import marble
+import pytest
+import torch
+from reference import relative_error
+from test_attention import MIXED
+from torch._dynamo.testing import CompileCounterWithBackend
+
+pytestmark = pytest.mark.gpu
+
+PACK = [[(mode, 9 * length, *ids) for mode, length, *ids in sample] for sample in MIXED]
+GPU = {"device": "cuda", "block": 128, "dim": 64, "dtype": "bfloat16"}
+MESHES = [(1, 1), (2, 1), (2, 2)]
+
+
+MODEL = marble.Model(heads=4, kv_heads=2, head_dim=64, layers={None: 1, 270: 1})
+
+
+def tensors(plan):
+    generator = torch.Generator("cuda").manual_seed(0)
+    shapes = [(plan.rows, heads, 64) for heads in (4, 2, 2)]
+    options = {"device": "cuda", "dtype": torch.bfloat16, "requires_grad": True, "generator": generator}
+    return [torch.randn(shape, **options) for shape in shapes]
+
+
+def needs(ranks):
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"needs {ranks} GPUs")
+
+
+@pytest.mark.parametrize(("ranks", "ulysses"), MESHES)
+@pytest.mark.parametrize("strategy", [None, "ring", "alltoall", "allgather"])
+def test_every_mesh_and_strategy_is_exact(gpu_pool, ranks, ulysses, strategy):
+    needs(ranks)
+    gpu_pool.run(ranks, "attention_is_dense", PACK, ulysses=ulysses, strategy=strategy, layers={None: 1, 270: 1}, **GPU)
+
+
+@pytest.mark.parametrize("placement", ["contiguous", "zigzag", "striped", "ptrr", "chunks", "dealt"])
+def test_every_placement_is_exact(gpu_pool, placement):
+    needs(2)
+    gpu_pool.run(2, "attention_is_dense", PACK, placement=placement, **GPU)
+
+
+@pytest.mark.parametrize(
+    "options", [{"gaps": True}, {"dim": 128}, {"dim": 256}, {"dim": 40}, {"dtype": "float16"}], ids=str
+)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_strides_dims_and_dtypes_are_exact(gpu_pool, ranks, options):
+    needs(ranks)
+    gpu_pool.run(ranks, "attention_is_dense", PACK, **{**GPU, **options})
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(5, 5), (3, 1), (6, 2)])
+def test_heads_that_ulysses_does_not_divide_are_exact(gpu_pool, heads, kv_heads):
+    needs(2)
+    gpu_pool.run(2, "attention_is_dense", PACK, heads=heads, kv_heads=kv_heads, ulysses=2, **GPU)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_shards_features_and_means_travel(gpu_pool, ranks):
+    needs(ranks)
+    gpu_pool.run(ranks, "shard_and_unshard_return", MIXED, 1, device="cuda")
+    gpu_pool.run(ranks, "features_reach_their_rows", MIXED, device="cuda")
+    gpu_pool.run(ranks, "mean_is_global", MIXED, device="cuda")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_compiled_and_checkpointed_layers_are_eager(gpu_pool, ranks):
+    needs(ranks)
+    packs = [PACK, [[("causal", 2000)], [("full", 304)]]]
+    gpu_pool.run(ranks, "compiled_layers_are_eager", packs, device="cuda", ulysses=1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen3_vl"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_transformers_models_equal_their_dense_selves(gpu_pool, kind, ranks):
+    needs(ranks)
+    gpu_pool.run(ranks, "transformers_model_is_dense", kind, copies=8, block=128, device="cuda", dtype="bfloat16")
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_the_example_trains_alike_on_two_gpus(gpu_pool, fsdp):
+    needs(2)
+    options = {"steps": 4, "device": "cuda", "tokens": 3000}
+    (alone,) = gpu_pool.run(1, "train_example", **options)
+    for result in gpu_pool.run(2, "train_example", fsdp=fsdp, **options):
+        assert result["losses"] == pytest.approx(alone["losses"], rel=2e-3)
+
+
+def test_other_streams_and_devices_are_used(gpu_pool):
+    gpu_pool.run(min(2, torch.cuda.device_count()), "streams_are_current_ones")
+
+
+def test_what_gpus_do_not_cover_is_refused():
+    plan = marble.plan(marble.Layout([[("causal", 50)]]), model=marble.Model(heads=4, kv_heads=2, head_dim=8))
+    q, k = (torch.randn(plan.rows, heads, 8, device="cuda") for heads in (4, 2))
+    with pytest.raises(ValueError, match="dtype fp32 is not supported by the cuda backend; nearest: bf16"):
+        marble.attention(q, k, k, plan)
+    with pytest.raises(ValueError, match=r"k: on cpu, should be on q's cuda:0"):
+        marble.attention(q.half(), k.half().cpu(), k.half(), plan)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_opcheck_of_attention(layer):
+    plan = marble.plan(marble.Layout(PACK), model=MODEL)
+    arguments = (*tensors(plan), plan.rank_plans[layer], "", 0.125, 0.0)
+    torch.library.opcheck(torch.ops.marble.attention_forward.default, arguments)
+
+
+def test_new_layouts_neither_break_nor_recompile():
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor")
+    tokens = marble.Layout(PACK).num_tokens
+
+    def step(x, plan):
+        rows = plan.shard(x)
+        for window in (None, 270):
+            heads = rows.unflatten(-1, (-1, 64))
+            rows = rows + marble.attention(heads[:, :4], heads[:, 4:6], heads[:, 6:], plan, window=window).flatten(
+                1
+            ).repeat(1, 2)
+        return plan.unshard(rows).float().square().mean()
+
+    compiled = torch.compile(step, backend=counter, fullgraph=True)
+    for seed, pack in enumerate(
+        (PACK, [[("causal", tokens)]], [[("full", tokens // 2)], [("causal", tokens - tokens // 2)]])
+    ):
+        plan = marble.plan(marble.Layout(pack), model=MODEL)
+        x = torch.randn(tokens, 512, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)).bfloat16()
+        x.requires_grad_()
+        losses, grads = zip(
+            *[(loss, *torch.autograd.grad(loss, x)) for loss in (compiled(x, plan), step(x, plan))], strict=True
+        )
+        torch.testing.assert_close(*losses, rtol=1e-3, atol=0)
+        assert relative_error(*grads) < 1e-2
+    assert counter.frame_count == 1
+
+
+def test_workspace_is_pytorchs_and_given_back():
+    marble.forget_group()
+    plan = marble.plan(marble.Layout(PACK), model=MODEL)
+    inputs = tensors(plan)
+    marble.attention(*inputs, plan).sum().backward()
+    for x in inputs:
+        x.grad = None
+    before = torch.cuda.memory_allocated()
+    marble.forget_group()
+    gc.collect()
+    assert torch.cuda.memory_allocated() < before
