@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// Which rung all ranks take: the best that every one of them can.
+
+#include "marble/transport.hpp"
+
+#include <span>
+#include <string>
+
+namespace marble::nccl {
+
+/// What one rank can do. Reasons are empty for what it can.
+struct Capability {
+  Rung wanted = Rung::automatic;
+  std::string host;         // the same for ranks that can share memory
+  std::string no_copy;      // why its copy engines cannot serve
+  std::string no_sendrecv;  // why there is no library to send and receive with
+};
+
+[[nodiscard]] std::string to_bytes(const Capability& capability);
+[[nodiscard]] Capability capability_from(const std::string& bytes);
+
+struct Choice {
+  Rung rung = Rung::copy;
+  std::string why_not_better;  // empty for the best
+};
+
+/// The same on every rank. Throws InvalidArgument when ranks want different rungs, or one that some rank cannot take.
+[[nodiscard]] Choice choose(std::span<const Capability> ranks);
+
+/// Of this host, as it has been running since it was started.
+[[nodiscard]] std::string host_name();
+
+}  // namespace marble::nccl

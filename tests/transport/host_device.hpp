@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// A "device" on the host: queues are threads, device memory is the process's, and ranks as threads see each other's.
+
+#include "transport/nccl/device.hpp"
+#include "transport/nccl/words.hpp"
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace marble::nccl {
+
+/// Does what it is given in order, on a thread of its own.
+class HostQueue {
+ public:
+  HostQueue() : thread_([this] { run(); }) {}
+  ~HostQueue() {
+    push({});
+    thread_.join();
+  }
+  HostQueue(const HostQueue&) = delete;
+  HostQueue& operator=(const HostQueue&) = delete;
+
+  /// Nothing: ends the thread.
+  void push(std::function<void()> work) {
+    const std::scoped_lock lock(mutex_);
+    work_.push_back(std::move(work));
+    ++pending_;
+    changed_.notify_all();
+  }
+  void synchronize() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return pending_ == 0; });
+  }
+
+ private:
+  void run() {
+    while (true) {
+      std::function<void()> work;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !work_.empty(); });
+        work = std::move(work_.front());
+        work_.pop_front();
+      }
+      if (!work) return;
+      work();
+      const std::scoped_lock lock(mutex_);
+      --pending_;
+      changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> work_;
+  int pending_ = 0;
+  std::thread thread_;
+};
+
+class HostDevice final : public Device {
+ public:
+  enum class Memory { device, host };  // what every pointer is taken for
+
+  explicit HostDevice(Memory memory = Memory::device) : memory_(memory) {}
+
+  void select() override {}
+  [[nodiscard]] bool is_device_memory(const void*) const override { return memory_ == Memory::device; }
+  [[nodiscard]] bool is_capturing() const override { return captures; }
+  void enqueue(Queue queue, std::span<const WordOp> ops) override {
+    queue_of(queue).push([list = std::vector(ops.begin(), ops.end())] {
+      for (const WordOp& op : list)
+        if (op.kind == WordOp::Kind::write)
+          store(op.word, op.value);
+        else
+          while (load(op.word) < op.value) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
+  }
+  void copy(Queue queue, void* target, const void* source, std::int64_t bytes) override {
+    if (queue == Queue::side) ++num_copies;
+    const auto work = [=] { std::memcpy(target, source, static_cast<std::size_t>(bytes)); };
+    queue_of(queue == Queue::side && blocks_side ? Queue::compute : queue).push(work);
+  }
+  void synchronize(Queue queue) override { queue_of(queue).synchronize(); }
+  [[nodiscard]] void* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
+  void free(void* data) noexcept override { delete[] static_cast<std::byte*>(data); }
+  [[nodiscard]] MemoryHandle export_memory(void* data) override {
+    MemoryHandle handle{};
+    std::memcpy(handle.data(), &data, sizeof(data));
+    return handle;
+  }
+  [[nodiscard]] void* open_memory(const MemoryHandle& handle) override {
+    void* data = nullptr;
+    std::memcpy(&data, handle.data(), sizeof(data));
+    return data;
+  }
+  void close_memory(void*) noexcept override {}
+  void register_words(void*, std::int64_t) override {}
+  void unregister_words(void*) noexcept override {}
+
+  bool captures = false;
+  bool blocks_side = false;  // its queues share one, as streams on one hardware queue do
+  int num_copies = 0;        // asked for on the side queue
+
+ private:
+  HostQueue& queue_of(Queue queue) { return queue == Queue::compute || blocks_side ? compute_ : side_; }
+
+  Memory memory_;
+  HostQueue compute_, side_;
+};
+
+}  // namespace marble::nccl
