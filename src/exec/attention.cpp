@@ -9,12 +9,15 @@
 
 #include "marble/error.hpp"
 
+#include <array>
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -66,7 +69,8 @@ struct BoundAttention::Impl {
 
   /// Everything that can be refused without the other ranks.
   void prepare();
-  void agree();
+  /// Throws on every rank when one refused (`refusal`: this rank does), or brings something else.
+  void agree(bool refusal);
   /// Rows beyond this rank's tokens.
   [[nodiscard]] TensorView pads(const TensorView& view) const {
     const RankPlanHeader& header = plan.header();
@@ -88,13 +92,26 @@ void BoundAttention::Impl::prepare() {
                          static_cast<std::int64_t>(lse_pads.size() * sizeof(float)));
 }
 
-void BoundAttention::Impl::agree() {
-  transport.agree(version_digest(), "library version");
-  transport.agree(plan.header().plan_digest, "plan digest");
-  transport.agree(plan.header().layer, "layer");
-  transport.agree(static_cast<std::uint64_t>(dtype), "dtype (0 fp32, 1 bf16, 2 fp16)");
-  transport.agree(std::bit_cast<std::uint64_t>(options.softmax_scale), "softmax_scale (bits of a double)");
-  transport.agree(std::bit_cast<std::uint64_t>(options.softcap), "softcap (bits of a double)");
+void BoundAttention::Impl::agree(bool refusal) {
+  const std::array<std::pair<std::string_view, std::uint64_t>, 7> facts = {{
+      {"refusal of the plan (0: none, else 1 + rank)",
+       refusal ? 1 + static_cast<std::uint64_t>(transport.rank()) : std::uint64_t{0}},
+      {"library version", version_digest()},
+      {"plan digest", plan.header().plan_digest},
+      {"layer", plan.header().layer},
+      {"dtype (0 fp32, 1 bf16, 2 fp16)", static_cast<std::uint64_t>(dtype)},
+      {"softmax_scale (bits of a double)", std::bit_cast<std::uint64_t>(options.softmax_scale)},
+      {"softcap (bits of a double)", std::bit_cast<std::uint64_t>(options.softcap)},
+  }};
+  std::uint64_t all = kFnvOffset;
+  for (const auto& [what, value] : facts) all = fnv1a(all, value);
+  // One agreement is enough when there is one; what differs is worth finding out otherwise.
+  try {
+    transport.agree(all, "plan");
+  } catch (const InvalidArgument&) {
+    for (const auto& [what, value] : facts) transport.agree(value, what);
+    throw;
+  }
 }
 
 BoundAttention::BoundAttention(const RankPlan& plan, DType dtype, const AttentionOptions& options, Backend& backend,
@@ -108,13 +125,11 @@ BoundAttention::BoundAttention(const RankPlan& plan, DType dtype, const Attentio
     refusal = std::current_exception();
   }
   try {
-    transport.agree(refusal ? 1 + static_cast<std::uint64_t>(transport.rank()) : 0,
-                    "refusal of the plan (0: none, else 1 + rank)");
+    impl_->agree(refusal != nullptr);
   } catch (const InvalidArgument&) {
     if (!refusal) throw;
   }
   if (refusal) std::rethrow_exception(refusal);
-  impl_->agree();
 }
 
 BoundAttention::~BoundAttention() = default;
