@@ -3,6 +3,7 @@
 #include "verify/errors.hpp"
 
 #include "base/numeric.hpp"
+#include "base/parallel.hpp"
 
 #include "marble/error.hpp"
 
@@ -10,38 +11,57 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <string_view>
+#include <vector>
 
 namespace marble {
 namespace {
 
 constexpr double kCancelled = 1e-9;
 
+/// Sum of term(i) over [0, count): in parts of a fixed size, so that it does not depend on the number of threads.
+template <typename Term>
+double sum_of(std::size_t count, int threads, Term&& term) {
+  constexpr std::size_t kPart = 1U << 18;
+  std::vector<double> parts((count + kPart - 1) / kPart);
+  parallel_for(std::ssize(parts), threads, [&](std::int64_t part) {
+    const std::size_t begin = static_cast<std::size_t>(part) * kPart;
+    double sum = 0.0;
+    for (std::size_t i = begin; i < std::min(count, begin + kPart); ++i) sum += term(i);
+    parts[static_cast<std::size_t>(part)] = sum;
+  });
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+double square(double value) {
+  return value * value;
+}
+
 template <typename T>
-double norm(std::span<const T> values) {
-  double sum = 0.0;
-  for (T value : values) sum += static_cast<double>(value) * static_cast<double>(value);
-  return std::sqrt(sum);
+double norm(std::span<const T> values, int threads) {
+  return std::sqrt(
+      sum_of(values.size(), threads, [&](std::size_t i) { return square(static_cast<double>(values[i])); }));
 }
 
 /// Frobenius distance over the truth's norm, with value(i) the i-th value.
 template <typename Value>
-double relative_distance(std::span<const double> truth, double natural, Value&& value) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < truth.size(); ++i) {
-    const double difference = static_cast<double>(value(i)) - truth[i];
-    sum += difference * difference;
-  }
-  const double size = norm(truth);
+double relative_distance(std::span<const double> truth, double natural, int threads, Value&& value) {
+  const double distance = std::sqrt(
+      sum_of(truth.size(), threads, [&](std::size_t i) { return square(static_cast<double>(value(i)) - truth[i]); }));
+  const double size = norm(truth, threads);
   const double unit = size > kCancelled * natural ? size : natural;
-  return sum == 0.0 ? 0.0 : std::sqrt(sum) / unit;
+  return distance == 0.0 ? 0.0 : distance / unit;
 }
 
 /// Bounds of one tensor; adds a line for each that is missed. Written so that NaN misses.
 class Judge {
  public:
-  Judge(DType dtype, bool rounds_products, VerifyResult& result)
-      : dtype_(dtype), product_rounding_(rounds_products ? unit_roundoff(dtype) : 0.0), result_(result) {}
+  Judge(DType dtype, bool rounds_products, int threads, VerifyResult& result)
+      : dtype_(dtype),
+        product_rounding_(rounds_products ? unit_roundoff(dtype) : 0.0),
+        threads_(threads),
+        result_(result) {}
 
   template <typename... Args>
   void expect(bool holds, fmt::format_string<Args...> message, Args&&... args) {
@@ -52,9 +72,9 @@ class Judge {
   VerifyError tensor(std::string_view name, const std::vector<float>& distributed, const std::vector<float>& single,
                      const std::vector<T>& exact, const std::vector<double>& truth, double natural) {
     VerifyError error;
-    error.error = relative_error(distributed, truth, natural);
-    error.single_rank_error = relative_error(single, truth, natural);
-    error.rounding = rounding_error<T>(exact, truth, dtype_, natural);
+    error.error = relative_error(distributed, truth, natural, threads_);
+    error.single_rank_error = relative_error(single, truth, natural, threads_);
+    error.rounding = rounding_error<T>(exact, truth, dtype_, natural, threads_);
     error.ratio = error.error == 0.0 && error.single_rank_error == 0.0 ? 1.0 : error.error / error.single_rank_error;
     if (dtype_ == DType::fp32) {
       expect(error.error <= kMaxFp32Error, "{}: error {:.3g} is over {:.3g}", name, error.error, kMaxFp32Error);
@@ -78,26 +98,28 @@ class Judge {
  private:
   DType dtype_;
   double product_rounding_;  // the largest share of a norm that rounding the operands of products can take
+  int threads_;
   VerifyResult& result_;
 };
 
 }  // namespace
 
-double relative_error(std::span<const float> values, std::span<const double> truth, double natural) {
+double relative_error(std::span<const float> values, std::span<const double> truth, double natural, int threads) {
   ensure(values.size() == truth.size(), "{} values against {} of the truth", values.size(), truth.size());
-  return relative_distance(truth, natural, [&](std::size_t i) { return values[i]; });
+  return relative_distance(truth, natural, threads, [&](std::size_t i) { return values[i]; });
 }
 
 template <typename T>
-double rounding_error(std::span<const T> exact, std::span<const double> truth, DType dtype, double natural) {
-  return relative_distance(truth, natural, [&](std::size_t i) {
+double rounding_error(std::span<const T> exact, std::span<const double> truth, DType dtype, double natural,
+                      int threads) {
+  return relative_distance(truth, natural, threads, [&](std::size_t i) {
     std::uint32_t rounded = 0;
     store_element(&rounded, dtype, 0, static_cast<float>(exact[i]));
     return load_element(&rounded, dtype, 0);
   });
 }
-template double rounding_error(std::span<const float>, std::span<const double>, DType, double);
-template double rounding_error(std::span<const double>, std::span<const double>, DType, double);
+template double rounding_error(std::span<const float>, std::span<const double>, DType, double, int);
+template double rounding_error(std::span<const double>, std::span<const double>, DType, double, int);
 
 double largest_difference(std::span<const float> values, std::span<const double> truth) {
   double largest = 0.0;
@@ -111,10 +133,11 @@ double largest_difference(std::span<const float> values, std::span<const double>
 
 void judge(const RunResult& distributed, const RunResult& single, const DenseResult& truth, const DenseInputs& inputs,
            const VerifyOptions& options, VerifyResult& result) {
-  Judge judge(options.dtype, single.rounds_products, result);
-  result.out = judge.tensor("out", distributed.out, single.out, truth.out, truth.out, norm<float>(inputs.v));
+  const int threads = std::max(1, options.threads);
+  Judge judge(options.dtype, single.rounds_products, threads, result);
+  result.out = judge.tensor("out", distributed.out, single.out, truth.out, truth.out, norm<float>(inputs.v, threads));
   if (!options.forward_only) {
-    const double natural = norm<float>(inputs.dout);
+    const double natural = norm<float>(inputs.dout, threads);
     const double scaled = natural * options.attention.softmax_scale;
     result.dq = judge.tensor("dq", distributed.dq, single.dq, truth.dq_stored, truth.dq, scaled);
     result.dk = judge.tensor("dk", distributed.dk, single.dk, truth.dk_stored, truth.dk, scaled);

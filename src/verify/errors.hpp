@@ -20,12 +20,13 @@ inline constexpr double kMaxLseError = 2e-5;     // any dtype: largest absolute 
 
 /// Relative Frobenius error. Where the truth is zero up to cancellation (its norm below 1e-9 of `natural`), `natural`
 /// takes its place: a gradient that cancels exactly has no relative error of its own.
-[[nodiscard]] double relative_error(std::span<const float> values, std::span<const double> truth, double natural);
+[[nodiscard]] double relative_error(std::span<const float> values, std::span<const double> truth, double natural,
+                                    int threads = 1);
 
 /// Error of `exact` rounded once to `dtype`; `exact` is the truth, or what follows exactly from a stored output.
 template <typename T>
 [[nodiscard]] double rounding_error(std::span<const T> exact, std::span<const double> truth, DType dtype,
-                                    double natural);
+                                    double natural, int threads = 1);
 
 /// Largest absolute difference; 0 where both are -inf, and infinity where one is not finite alone.
 [[nodiscard]] double largest_difference(std::span<const float> values, std::span<const double> truth);

@@ -4,6 +4,7 @@
 
 #include "backend/decorator.hpp"
 #include "base/numeric.hpp"
+#include "base/parallel.hpp"
 #include "verify/random_tensor.hpp"
 
 #include "marble/error.hpp"
@@ -324,14 +325,17 @@ class Gathering {
 
 }  // namespace
 
-DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dtype, std::uint64_t seed) {
+DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dtype, std::uint64_t seed, int threads) {
   const auto make = [&](std::uint64_t stream, std::int32_t heads) {
-    std::vector<float> tensor(at(tokens * heads * shape.head_dim));
-    for (std::size_t i = 0; i < tensor.size(); ++i) {
-      std::uint32_t exact = 0;
-      store_element(&exact, dtype, 0, random_normal(seed, stream, i));
-      tensor[i] = load_element(&exact, dtype, 0);
-    }
+    const std::size_t row = at(std::int64_t{heads} * shape.head_dim);
+    std::vector<float> tensor(at(tokens) * row);
+    parallel_for(tokens, threads, [&](std::int64_t token) {
+      for (std::size_t i = at(token) * row; i < at(token + 1) * row; ++i) {
+        std::uint32_t exact = 0;
+        store_element(&exact, dtype, 0, random_normal(seed, stream, i));
+        tensor[i] = load_element(&exact, dtype, 0);
+      }
+    });
     return tensor;
   };
   return {make(0, shape.heads), make(1, shape.kv_heads), make(2, shape.kv_heads), make(3, shape.heads)};

@@ -25,7 +25,8 @@ struct RunResult {
 };
 
 /// Random inputs, exact in `dtype`, the same for equal seeds.
-[[nodiscard]] DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dtype, std::uint64_t seed);
+[[nodiscard]] DenseInputs random_inputs(std::int64_t tokens, const HeadShape& shape, DType dtype, std::uint64_t seed,
+                                        int threads = 1);
 
 /// What the plan itself says that all ranks together will do.
 [[nodiscard]] VerifyCounts planned_counts(const Plan& plan, const VerifyOptions& options);

@@ -48,8 +48,9 @@ class Verification {
     require(options.layer >= 0 && options.layer < std::ssize(model.layers), "layer {} is not one of the {} layer kinds",
             options.layer, model.layers.size());
     require(layout.num_tokens() > 0, "layout holds no tokens, so there is nothing to verify");
+    options_.threads = threads_;
     if (options_.attention.softmax_scale == 0.0) options_.attention.softmax_scale = 1.0 / std::sqrt(model.head_dim);
-    inputs_ = random_inputs(layout.num_tokens(), shape(), options.dtype, options.seed);
+    inputs_ = random_inputs(layout.num_tokens(), shape(), options.dtype, options.seed, threads_);
   }
 
   [[nodiscard]] RunRequest distributed(int local_ranks) const {

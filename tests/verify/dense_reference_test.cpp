@@ -20,6 +20,7 @@ TEST(RandomInputs, AreNormalExactAndTheSameEverywhere) {
   EXPECT_NEAR(squares / count, 1.0, 0.03);
   EXPECT_NE(inputs.k, inputs.v);
   EXPECT_EQ(inputs.q, random_inputs(1000, {2, 1, 8}, DType::bf16, 5).q);
+  EXPECT_EQ(inputs.q, random_inputs(1000, {2, 1, 8}, DType::bf16, 5, 3).q) << "three threads";
   EXPECT_NE(inputs.q, random_inputs(1000, {2, 1, 8}, DType::bf16, 6).q);
   // A longer pack begins with the same numbers, whatever its length.
   const std::vector<float> longer = random_inputs(2000, {2, 1, 8}, DType::bf16, 5).q;
