@@ -52,6 +52,7 @@ def attention(
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     return_lse: bool = False,
+    deterministic: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """
     Exactly the attention that one device would compute over the whole pack; this rank's rows of it. Collective.
@@ -59,6 +60,8 @@ def attention(
     ``q``: [rows, heads, head_dim]; ``k``, ``v``: [rows, kv_heads, head_dim], as :meth:`Plan.shard` makes them, all
     fp32, bf16 or fp16, any strides. ``window``: of this layer, one of the plan's model. ``softmax_scale``: default
     1 / sqrt(head_dim). ``softcap`` > 0: scores become softcap * tanh(score / softcap).
+    ``deterministic``: gradients repeat to the bit from run to run, which may be slower on GPUs; outputs always do.
+    Default: torch.are_deterministic_algorithms_enabled().
     Returns [rows, heads, head_dim] in q's dtype; with ``return_lse`` also the log-sum-exp of each row's scores, fp32
     [rows, heads]. Both are differentiable. A row without a legal key gives output 0 and LSE -inf; so do pads.
 
@@ -76,5 +79,8 @@ def attention(
     except (TypeError, ValueError) as refusal:
         refuse_call(group, str(refusal))
         raise
-    out, lse = ops.attention_forward(q, k, v, rank_plan, group, float(softmax_scale), float(softcap))
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    options = (float(softmax_scale), float(softcap), deterministic)
+    out, lse = ops.attention_forward(q, k, v, rank_plan, group, *options)
     return (out, lse) if return_lse else out

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from marble import _native
+from marble.groups import sessions_of
 
 if TYPE_CHECKING:
     from marble.plan import Plan
@@ -27,6 +28,7 @@ def explain(plan: Plan) -> str:
     ]
     for layer, (window, count) in enumerate(zip(plan.model.windows, plan.model.layers.values(), strict=True)):
         lines += _explain_layer(plan, layer, window.size, window.clamp, count)
+    lines += [f"messages on {session.describe()}" for session in sessions_of(mesh.group) if mesh.size > 1]
     return "\n".join(lines)
 
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from marble.transport import HostPeers, Notices
 
 SOLO = ""  # a mesh of one rank has no group
+TRANSPORTS = ("auto", "own", "group")
 
 _lock = threading.Lock()
 _groups: dict[str, dist.ProcessGroup] = {}
+_choices: dict[str, str] = {}
 _notices: dict[str, Notices] = {}
 _peers: dict[tuple[str, str], HostPeers] = {}
 _epochs: Counter[str] = Counter()  # how often each name was used for a group
@@ -27,14 +29,25 @@ _sessions: dict[tuple[str, str, int], Session] = {}
 atexit.register(_sessions.clear)
 
 
-def register_group(group: dist.ProcessGroup) -> str:
-    """Remembers a process group under its name, which is what operators take."""
+def register_group(group: dist.ProcessGroup, transport: str | None = None) -> str:
+    """
+    Remembers a process group under its name, which is what operators take, and which of TRANSPORTS moves its messages
+    (None: as it was).
+    """
     name = group.group_name
     with _lock:
-        if _groups.get(name) is not group:
+        choice = transport or _choices.get(name, TRANSPORTS[0])
+        if _groups.get(name) is not group or _choices.get(name) != choice:
             _forget_sessions(name)
         _groups[name] = group
+        _choices[name] = choice
     return name
+
+
+def choice_of(name: str) -> str:
+    """How a group's messages shall travel."""
+    with _lock:
+        return _choices.get(name, TRANSPORTS[0])
 
 
 def group_of(name: str) -> dist.ProcessGroup:
@@ -85,13 +98,26 @@ def session_of(name: str, device: torch.device) -> Session:
         return _sessions.setdefault(key, session)
 
 
-def refuse_call(name: str, reason: str) -> None:
-    """Tells the ranks that wait for this one in the present call that it takes no part in it."""
+def refuse_call(name: str, reason: str, *, is_counted: bool = False) -> None:
+    """
+    Tells the ranks that wait for this one in a call that it takes no part in it: the present call, or (not
+    ``is_counted``) one that it does not even begin.
+    """
     if name == SOLO or torch.compiler.is_compiling():
         return
     notices = notices_of(name)
-    notices.begin_call()
+    if not is_counted:
+        notices.begin_call()
     notices.refuse(reason)
+    with _lock:  # its end is what waiting GPUs notice
+        for key in [key for key, session in _sessions.items() if key[0] == name and session.has_own_transport]:
+            del _sessions[key]
+
+
+def sessions_of(name: str) -> list[Session]:
+    """What this process has made for a group so far."""
+    with _lock:
+        return [session for key, session in _sessions.items() if key[0] == name]
 
 
 def forget_group(name: str = SOLO) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from marble.groups import register_group
+from marble.groups import TRANSPORTS, register_group
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -27,6 +27,10 @@ class Mesh:
     out, a mesh of more than one rank takes them from torch.distributed when that is initialised and its world has
     ``ring * ulysses`` ranks; else the mesh only plans (as rank 0). Plain data: a loader's worker needs no process
     group.
+
+    ``transport``: how messages travel between GPUs. "own": marble's transport, copy engines where all ranks see each
+    other's memory, else NCCL; TransportError where it cannot be made. "group": the process group's own sends and
+    receives. "auto": the first of them that all ranks can use. Between CPUs it is always the group's.
     """
 
     ring: int = 1
@@ -34,6 +38,7 @@ class Mesh:
     ranks_per_node: int = DEFAULT_RANKS_PER_NODE
     rank: int | None = None
     group: str = ""
+    transport: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("ring", "ulysses", "ranks_per_node"):
@@ -42,10 +47,12 @@ class Mesh:
                 raise TypeError(f"{name}: {value!r} should be an integer")
             if value < 1:
                 raise ValueError(f"{name}: {value} should be at least 1")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"transport: {self.transport!r} should be one of {', '.join(TRANSPORTS)}")
         if self.rank is None:
             world = self.size > 1 and not self.group and dist.is_available() and dist.is_initialized()
             if world and dist.get_world_size() == self.size:
-                object.__setattr__(self, "group", register_group(dist.group.WORLD))
+                object.__setattr__(self, "group", register_group(dist.group.WORLD, self.transport))
                 object.__setattr__(self, "rank", dist.get_rank())
             else:
                 object.__setattr__(self, "rank", 0)
@@ -59,7 +66,12 @@ class Mesh:
 
     @classmethod
     def from_group(
-        cls, group: dist.ProcessGroup | None = None, *, ulysses: int = 1, ranks_per_node: int = DEFAULT_RANKS_PER_NODE
+        cls,
+        group: dist.ProcessGroup | None = None,
+        *,
+        ulysses: int = 1,
+        ranks_per_node: int = DEFAULT_RANKS_PER_NODE,
+        transport: str = "auto",
     ) -> Mesh:
         """
         All ranks of a process group (None: the default one), in its order.
@@ -73,7 +85,8 @@ class Mesh:
             ulysses=ulysses,
             ranks_per_node=ranks_per_node,
             rank=dist.get_rank(group),
-            group=register_group(group) if size > 1 else "",
+            group=register_group(group, transport) if size > 1 else "",
+            transport=transport,
         )
 
     @classmethod
@@ -84,6 +97,7 @@ class Mesh:
         ring: str | None = None,
         ulysses: str | int = 1,
         ranks_per_node: int = DEFAULT_RANKS_PER_NODE,
+        transport: str = "auto",
     ) -> Mesh:
         """
         The dimension ``ring`` of a DeviceMesh (None: its only one), and ``ulysses`` another, or a degree inside it.
@@ -96,16 +110,16 @@ class Mesh:
         for name in (ring, ulysses):
             if isinstance(name, str) and name not in names:
                 raise ValueError(f"{name!r} should be one of the mesh's dimensions {names}")
+        options = {"ranks_per_node": ranks_per_node, "transport": transport}
         if isinstance(ulysses, int):
-            return cls.from_group(device_mesh.get_group(ring), ulysses=ulysses, ranks_per_node=ranks_per_node)
+            return cls.from_group(device_mesh.get_group(ring), ulysses=ulysses, **options)
         if names.index(ulysses) != names.index(ring) + 1:
             raise ValueError(f"ulysses: {ulysses!r} should be the dimension after {ring!r} in {names}")
         both = device_mesh[(ring, ulysses)]
-        degree = both.size(1)
-        return cls.from_group(both._flatten().get_group(), ulysses=degree, ranks_per_node=ranks_per_node)
+        return cls.from_group(both._flatten().get_group(), ulysses=both.size(1), **options)
 
     @classmethod
-    def from_env(cls, *, ulysses: int = 1) -> Mesh:
+    def from_env(cls, *, ulysses: int = 1, transport: str = "auto") -> Mesh:
         """
         All ranks that torchrun started, from WORLD_SIZE, RANK and LOCAL_WORLD_SIZE (absent: one rank).
 
@@ -114,7 +128,7 @@ class Mesh:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         local = int(os.environ.get("LOCAL_WORLD_SIZE", str(min(size, DEFAULT_RANKS_PER_NODE))))
         if size > 1 and dist.is_available() and dist.is_initialized():
-            return cls.from_group(ulysses=ulysses, ranks_per_node=local)
+            return cls.from_group(ulysses=ulysses, ranks_per_node=local, transport=transport)
         rank = int(os.environ.get("RANK", "0"))
         return cls(ring=_ring_of(size, ulysses), ulysses=ulysses, ranks_per_node=local, rank=rank)
 

@@ -38,21 +38,35 @@ def _scalar_view(x: Tensor) -> tuple[int, int, int, int, int, int]:
 
 @torch.library.custom_op("marble::attention_forward", mutates_args=())
 def attention_forward(
-    q: Tensor, k: Tensor, v: Tensor, rank_plan: Tensor, group: str, softmax_scale: float, softcap: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rank_plan: Tensor,
+    group: str,
+    softmax_scale: float,
+    softcap: float,
+    deterministic: bool,
 ) -> tuple[Tensor, Tensor]:
     """Output [rows, heads, head_dim] in q's dtype and LSE [rows, heads] in fp32."""
     q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     with collective_call(group, q) as session:
-        bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
+        bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap, deterministic)
         bound.forward(_view(q), _view(k), _view(v), _view(out), _scalar_view(lse))
     return out, lse
 
 
 @attention_forward.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, rank_plan: Tensor, group: str, softmax_scale: float, softcap: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rank_plan: Tensor,
+    group: str,
+    softmax_scale: float,
+    softcap: float,
+    deterministic: bool,
 ) -> tuple[Tensor, Tensor]:
     return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(q.shape[:2], dtype=torch.float32)
 
@@ -70,6 +84,7 @@ def attention_backward(
     group: str,
     softmax_scale: float,
     softcap: float,
+    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients by q, k and v, in their dtype, from those by output and LSE."""
     q, k, v, out, dout = (_dense_rows(x) for x in (q, k, v, out, dout))
@@ -77,7 +92,7 @@ def attention_backward(
     # The gradient by a score is P * (dP - delta + dlse). Rows without a key have LSE -inf and no gradient.
     shift = torch.where(lse.isneginf(), 0.0, -dlse).contiguous()
     with collective_call(group, q) as session:
-        bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap)
+        bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap, deterministic)
         bound.backward(
             *(_view(x) for x in (q, k, v, out)),
             _scalar_view(lse),
@@ -101,21 +116,22 @@ def _(
     group: str,
     softmax_scale: float,
     softcap: float,
+    deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     return dq, dk, dv
 
 
 def _attention_setup(ctx, inputs, output) -> None:  # noqa: ANN001
-    q, k, v, rank_plan, ctx.group, ctx.softmax_scale, ctx.softcap = inputs
+    q, k, v, rank_plan, *ctx.options = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, out, lse, rank_plan)
 
 
 def _attention_grads(ctx, dout, dlse):  # noqa: ANN001, ANN202
     q, k, v, out, lse, rank_plan = ctx.saved_tensors
-    grads = attention_backward(q, k, v, out, lse, dout, dlse, rank_plan, ctx.group, ctx.softmax_scale, ctx.softcap)
-    return (*grads, None, None, None, None)
+    grads = attention_backward(q, k, v, out, lse, dout, dlse, rank_plan, *ctx.options)
+    return (*grads, None, None, None, None, None)
 
 
 attention_forward.register_autograd(_attention_grads, setup_context=_attention_setup)

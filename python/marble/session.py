@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from marble import _native
 from marble.backend import Workspace, make_backend
-from marble.groups import SOLO, group_of, notices_of, peers_of, session_of
+from marble.groups import SOLO, choice_of, group_of, notices_of, peers_of, refuse_call, session_of
+from marble.own_transport import make_own_transport
 from marble.transport import DevicePeers
 
 PLANS_KEPT = 2  # workspaces of each kind of layer: the current plan's, and those of the one before it
@@ -31,20 +32,30 @@ class Session:
     def __init__(self, group: str, device: torch.device, stream: int) -> None:
         self.group = None if group == SOLO else group_of(group)
         self.device = device
+        self._name = group
+        self._choice = choice_of(group)
+        self._notices = None if group == SOLO else notices_of(group)
         self._workspace = Workspace(device)
         self._backend = make_backend(device, stream, self._workspace)
-        self._notices = None if group == SOLO else notices_of(group)
-        self._transport = self._make_transport(group)
+        self._has_own_transport = False
+        self._transport = self._make_transport(stream)
         self._bound: dict[object, OrderedDict[object, _native.Attention]] = {}
         self._indices: OrderedDict[object, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
 
-    def _make_transport(self, name: str) -> _native.Transport:
-        if self.group is None:
+    def _make_transport(self, stream: int) -> _native.Transport:
+        if self.group is None or self._notices is None:
             return _native.callback_transport("none", 0, 1, None)
-        peers = peers_of(name, self.device)
+        if self.device.type == "cuda" and self._choice != "group":
+            transport, problem = make_own_transport(self.group, self._notices, self.device, stream)
+            if transport is not None:
+                self._has_own_transport = True
+                return transport
+            if self._choice == "own":
+                raise _native.TransportError(f"transport: 'own' is not to be had: {problem}")
+        peers = peers_of(self._name, self.device)
         rank, size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        transport = _native.callback_transport(f"{peers.name} of group {name}", rank, size, peers)
+        transport = _native.callback_transport(f"{peers.name} over group {self._name}", rank, size, peers)
         if self.device.type != "cpu" and not isinstance(peers, DevicePeers):
             transport.use_memory_of(self._backend)
         return transport
@@ -60,16 +71,23 @@ class Session:
             self._notices.settle()
             yield
         except _native.TransportError as error:
+            told = self._notices.read()
             self._notices.give_up(str(error))
-            raise
+            if told is None or told in str(error):
+                raise
+            raise _native.TransportError(f"{error}; {told}") from error
         except Exception as error:
-            self._notices.refuse(str(error))
+            refuse_call(self._name, str(error), is_counted=True)
             raise
 
     @property
-    def transport(self) -> str:
+    def has_own_transport(self) -> bool:
+        """Whether marble's own transport between GPUs moves the messages."""
+        return self._has_own_transport
+
+    def describe(self) -> str:
         """How messages travel, in words."""
-        return self._transport.name
+        return f"{self.device}: {self._transport.describe()}"
 
     @property
     def rank(self) -> int:
@@ -81,17 +99,20 @@ class Session:
         """Ranks of the group."""
         return self._transport.num_ranks
 
-    def bound(self, rank_plan: torch.Tensor, dtype: str, softmax_scale: float, softcap: float) -> _native.Attention:
+    def bound(
+        self, rank_plan: torch.Tensor, dtype: str, softmax_scale: float, softcap: float, deterministic: bool
+    ) -> _native.Attention:
         """The rank plan bound to this session; collective over the group at its first use."""
         data = rank_plan.numpy()
         digest, layer, checksum = _native.rank_plan_key(data)
+        options = (dtype, softmax_scale, softcap, deterministic)
         with self._lock:
-            plans = self._bound.setdefault((layer, dtype, softmax_scale, softcap), OrderedDict())
+            plans = self._bound.setdefault((layer, *options), OrderedDict())
             key = (digest, checksum)
             if key not in plans:
                 while len(plans) >= PLANS_KEPT:
                     plans.popitem(last=False)
-                plans[key] = _native.Attention(data, dtype, softmax_scale, softcap, self._backend, self._transport)
+                plans[key] = _native.Attention(data, *options, self._backend, self._transport)
             plans.move_to_end(key)
             return plans[key]
 

@@ -44,8 +44,8 @@ def control_device(group: dist.ProcessGroup) -> torch.device:
 
 class Notices:
     """
-    Says on all ranks of a group which call a rank refused, and why a rank gave up. Calls are numbered alike everywhere,
-    refused ones included. ``epoch`` tells the notices of a group's earlier life from these.
+    What the ranks of a group say through its store: which call a rank refused, and why a rank gave up. Calls are
+    numbered alike everywhere, refused ones included. ``epoch`` tells a group's earlier life from this one.
     """
 
     def __init__(self, group: dist.ProcessGroup, epoch: int) -> None:
@@ -53,6 +53,7 @@ class Notices:
         self._size = dist.get_world_size(group)
         self._store = dist.PrefixStore(f"marble/{epoch}", group.get_group_store())
         self._calls = 0
+        self._gathered = 0
         self._refused: set[int] = set()
         self._is_settled = True
 
@@ -68,19 +69,22 @@ class Notices:
         self._say("refused", f"{self._calls} rank {self._rank} refused: {reason}")
 
     def give_up(self, reason: str) -> None:
-        """Tells ranks that wait in any call."""
-        self._say("failed", f"rank {self._rank} failed: {reason}")
+        """Tells ranks that wait in any call; the first failure counts."""
+        if self._hear("failed") is None:
+            self._say("failed", f"rank {self._rank} failed: {reason}")
 
     def read(self) -> str | None:
         """What another rank said that ends the present call."""
-        if (failure := self._hear("failed")) is not None:
+        failure = self._hear("failed")
+        if failure is not None and not failure.startswith(f"rank {self._rank} "):
             return failure
         call, _, reason = (self._hear("refused") or "0 ").partition(" ")
         return reason if 0 < int(call) <= self._calls and int(call) not in self._refused else None
 
     def settle(self, time_limit: timedelta = TIME_LIMIT) -> None:
-        """After a refusal: returns once all ranks refused that call, since the next one's messages must not be taken
-        for its. Raises TransportError when they do not.
+        """
+        After a refusal: returns once all ranks refused that call, since the next one's messages must not be taken for
+        its. Raises TransportError when they do not.
         """
         deadline = time.monotonic() + time_limit.total_seconds()
         keys = [f"refused/{max(self._refused, default=0)}/{rank}" for rank in range(self._size)]
@@ -91,6 +95,17 @@ class Notices:
                 raise TransportError(f"rank {self._rank} refused a call alone: {told}")
             time.sleep(POLL / 10)
         self._is_settled = True
+
+    def gather(self, text: str) -> list[str]:
+        """Every rank's text. Collective, through the store."""
+        self._gathered += 1
+        keys = [f"gathered/{self._gathered}/{rank}" for rank in range(self._size)]
+        self._store.set(keys[self._rank], text)
+        try:
+            self._store.wait(keys, TIME_LIMIT)
+        except RuntimeError as error:
+            raise TransportError(f"rank {self._rank} failed to meet the other ranks: {error}") from error
+        return [self._store.get(key).decode() for key in keys]
 
     def _say(self, key: str, text: str) -> None:
         with suppress(RuntimeError):  # a store that is gone has nobody to tell

@@ -48,11 +48,11 @@ RankPlan to_rank_plan(const ArrayIn<std::uint8_t>& bytes) {
 class Attention {
  public:
   Attention(const ArrayIn<std::uint8_t>& rank_plan, const std::string& dtype, double softmax_scale, double softcap,
-            Backend& backend, Transport& transport)
+            bool deterministic, Backend& backend, Transport& transport)
       : plan_(to_rank_plan(rank_plan)), dtype_(parse_dtype(dtype)) {
+    const AttentionOptions options{.softmax_scale = softmax_scale, .softcap = softcap, .deterministic = deterministic};
     const nb::gil_scoped_release released;
-    bound_.emplace(plan_, dtype_, AttentionOptions{.softmax_scale = softmax_scale, .softcap = softcap}, backend,
-                   transport);
+    bound_.emplace(plan_, dtype_, options, backend, transport);
   }
 
   void forward(const TensorTuple& q, const TensorTuple& k, const TensorTuple& v, const TensorTuple& out,
@@ -95,9 +95,10 @@ std::tuple<std::uint64_t, std::uint32_t, std::uint64_t> key_of(const ArrayIn<std
 
 void bind_attention(nb::module_& module) {
   nb::class_<Attention>(module, "Attention")
-      .def(nb::init<const ArrayIn<std::uint8_t>&, const std::string&, double, double, Backend&, Transport&>(),
-           nb::arg("rank_plan"), nb::arg("dtype"), nb::arg("softmax_scale"), nb::arg("softcap"), nb::arg("backend"),
-           nb::arg("transport"), nb::keep_alive<1, 6>(), nb::keep_alive<1, 7>())
+      .def(nb::init<const ArrayIn<std::uint8_t>&, const std::string&, double, double, bool, Backend&, Transport&>(),
+           nb::arg("rank_plan"), nb::arg("dtype"), nb::arg("softmax_scale"), nb::arg("softcap"),
+           nb::arg("deterministic"), nb::arg("backend"), nb::arg("transport"), nb::keep_alive<1, 7>(),
+           nb::keep_alive<1, 8>())
       .def("forward", &Attention::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"))
       .def("backward", &Attention::backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
            nb::arg("dout"), nb::arg("delta_shift"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"));

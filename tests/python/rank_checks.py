@@ -492,7 +492,7 @@ def a_failed_transport_stays_failed(group):
     plan = marble.plan(layout, model=model, mesh=marble.Mesh.from_group(group), block=16, strategy="ring")
     session = marble.groups.session_of(plan.mesh.group, torch.device("cpu"))
     transport = _native.callback_transport("broken", dist.get_rank(group), 2, Broken())
-    bound = _native.Attention(plan.rank_plans[0].numpy(), "fp32", 1.0, 0.0, session._backend, transport)
+    bound = _native.Attention(plan.rank_plans[0].numpy(), "fp32", 1.0, 0.0, False, session._backend, transport)
     q, k, out = torch.ones(plan.rows, 2, 8), torch.ones(plan.rows, 1, 8), torch.ones(plan.rows, 2, 8)
     views = [marble.ops._view(x) for x in (q, k, k, out)]
     for words in ("layer 0 forward step", "transport broken failed before; make a new one"):

@@ -49,7 +49,7 @@ def tensors(plan):
 def test_opcheck_of_attention(layer):
     plan = make_plan(PACKS[1])
     torch.library.opcheck(
-        torch.ops.marble.attention_forward.default, (*tensors(plan), plan.rank_plans[layer], "", 0.3, 0.0)
+        torch.ops.marble.attention_forward.default, (*tensors(plan), plan.rank_plans[layer], "", 0.3, 0.0, False)
     )
 
 

@@ -85,11 +85,11 @@ def test_a_broken_rank_plan_is_refused():
     broken = PLAN.rank_plans[0].clone()
     broken[-1] ^= 1
     with pytest.raises(ValueError, match="rank plan"):
-        torch.ops.marble.attention_forward(Q, K, K, broken, "", 1.0, 0.0)
+        torch.ops.marble.attention_forward(Q, K, K, broken, "", 1.0, 0.0, False)
     with pytest.raises(ValueError, match="rank_plan: 5 bytes are too few"):
-        torch.ops.marble.attention_forward(Q, K, K, broken[:5], "", 1.0, 0.0)
+        torch.ops.marble.attention_forward(Q, K, K, broken[:5], "", 1.0, 0.0, False)
     with pytest.raises(ValueError, match="group: no process group 'nobody' in this process"):
-        torch.ops.marble.attention_forward(Q, K, K, PLAN.rank_plans[0], "nobody", 1.0, 0.0)
+        torch.ops.marble.attention_forward(Q, K, K, PLAN.rank_plans[0], "nobody", 1.0, 0.0, False)
 
 
 def test_refusals_come_before_communication(pool):

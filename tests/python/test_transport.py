@@ -27,6 +27,8 @@ def test_a_mesh_is_checked():
         marble.Mesh(ulysses=1.5)
     with pytest.raises(ValueError, match=r"rank: 4 should be in 0\.\.3"):
         marble.Mesh(ring=4, rank=4)
+    with pytest.raises(ValueError, match="transport: 'post' should be one of auto, own, group"):
+        marble.Mesh(transport="post")
 
 
 def test_torchruns_environment_is_read(monkeypatch):
