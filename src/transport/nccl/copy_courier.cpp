@@ -6,8 +6,14 @@
 
 namespace marble::nccl {
 
-bool CopyCourier::advance(Exchange& exchange) {
-  bool all = true;
+void CopyCourier::begin_round() {
+  begun_ = load(words_.begun());
+  is_blocked_.assign(is_blocked_.size(), 0);
+}
+
+Progress CopyCourier::advance(Exchange& exchange) {
+  if (exchange.number > begun_) return Progress::stop;
+  Progress progress = Progress::all;
   for (Outgoing& parcel : exchange.sends) {
     if (parcel.place == Place::host || parcel.is_started) continue;
     char& is_blocked = is_blocked_[static_cast<std::size_t>(parcel.peer)];
@@ -17,10 +23,10 @@ bool CopyCourier::advance(Exchange& exchange) {
       parcel.is_started = true;
     } else {
       is_blocked = 1;
-      all = false;
+      progress = Progress::some;
     }
   }
-  return all;
+  return progress;
 }
 
 void CopyCourier::start(const Outgoing& parcel) {

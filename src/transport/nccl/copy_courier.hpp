@@ -26,8 +26,11 @@ class CopyCourier final : public Courier {
   /// Where the peers' regions are mapped, by rank. Not while exchanges are under way.
   void set_regions(std::vector<std::byte*> regions) { regions_ = std::move(regions); }
 
-  void begin_round() override { is_blocked_.assign(is_blocked_.size(), 0); }
-  bool advance(Exchange& exchange) override;
+  void begin_round() override;
+  Progress advance(Exchange& exchange) override;
+  [[nodiscard]] bool may_have_arrived(std::int32_t peer, Word sequence) const override {
+    return load(words_.arrived(peer)) >= sequence;
+  }
   void abort() noexcept override {}
 
  private:
@@ -37,6 +40,7 @@ class CopyCourier final : public Courier {
   Words words_;
   std::int32_t rank_;
   std::vector<std::byte*> regions_;
+  Word begun_ = 0;                // exchanges, by this rank's compute stream
   std::vector<char> is_blocked_;  // by peer: an earlier parcel has not left
 };
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 namespace marble::nccl {
@@ -30,6 +31,12 @@ struct WordOp {
 /// Names memory to another process.
 using MemoryHandle = std::array<std::byte, 64>;
 
+/// A point in a queue's work.
+class Mark {
+ public:
+  virtual ~Mark() = default;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -44,6 +51,10 @@ class Device {
   // Asked for in order on a queue, and returning at once. A write becomes visible after all that its queue did before.
   virtual void enqueue(Queue queue, std::span<const WordOp> ops) = 0;
   virtual void copy(Queue queue, void* target, const void* source, std::int64_t bytes) = 0;
+  /// After all that the queue was asked for so far.
+  [[nodiscard]] virtual std::unique_ptr<Mark> mark(Queue queue) = 0;
+  /// What the queue is asked for from here on comes after the mark.
+  virtual void follow(Queue queue, const Mark& mark) = 0;
 
   // These may wait for all work of the device.
   virtual void synchronize(Queue queue) = 0;

@@ -69,11 +69,8 @@ void Engine::command(std::function<void()> fn) {
   mesh_.wake();
 }
 
-void Engine::set_courier(Courier* courier, const Words& words) {
-  command([this, courier, words] {
-    courier_ = courier;
-    words_ = words;
-  });
+void Engine::set_courier(Courier* courier) {
+  command([this, courier] { courier_ = courier; });
 }
 
 void Engine::begin(std::shared_ptr<Exchange> exchange) {
@@ -102,6 +99,19 @@ void Engine::wait_host(const Exchange& exchange) {
     return;
   lock.unlock();
   fail(reason);
+  failure_.check();
+}
+
+void Engine::wait_started(const Exchange& exchange) {
+  std::unique_lock lock(mutex_);
+  if (changed_.wait_for(lock, time_limit_, [&] { return failure_.happened() || exchange.is_started; })) {
+    failure_.check();
+    return;
+  }
+  lock.unlock();
+  const bool sends = !exchange.sends.empty();
+  const Parcel& first = sends ? static_cast<const Parcel&>(exchange.sends.front()) : exchange.recvs.front();
+  fail(describe_timeout(rank_, time_limit_, first.sizes(), sends ? "to" : "from", first.peer, exchange.label));
   failure_.check();
 }
 
@@ -145,9 +155,9 @@ void Engine::run() {
   constexpr std::chrono::milliseconds kFarewellLimit{2'000};
   bool says_farewell = false;
   Deadline farewell{};
-  device_.select();
   while (true) {
     try {
+      device_.select();
       take_commands();
       mesh_.poll(std::chrono::microseconds(0), *this);
       if (failure_.happened())
@@ -247,15 +257,21 @@ void Engine::match(Exchange& exchange, Outgoing& parcel, Post post) {
 
 void Engine::advance() {
   if (open_.empty()) return;
-  const Word begun = load(words_.begun());
   courier_->begin_round();
-  for (auto exchange = open_.begin(); exchange != open_.end() && (*exchange)->number <= begun;) {
-    if (courier_->advance(**exchange)) {
-      exchange = open_.erase(exchange);
-      last_start_ = steady_clock::now();
-    } else {
+  for (auto exchange = open_.begin(); exchange != open_.end();) {
+    const Progress progress = courier_->advance(**exchange);
+    if (progress == Progress::stop) return;
+    if (progress == Progress::some) {
       ++exchange;
+      continue;
     }
+    {
+      const std::scoped_lock lock(mutex_);
+      (*exchange)->is_started = true;
+    }
+    changed_.notify_all();
+    exchange = open_.erase(exchange);
+    last_start_ = steady_clock::now();
   }
 }
 
@@ -357,7 +373,7 @@ void Engine::on_leave(std::int32_t peer) {
   const auto index = static_cast<std::size_t>(peer);
   has_left_[index] = 1;
   const Word last = last_device_recvs_[index];
-  const bool awaits_device = last > 0 && load(words_.arrived(peer)) < last;
+  const bool awaits_device = last > 0 && !courier_->may_have_arrived(peer, last);
   if (awaits_device || !host_recvs_[index].empty() || !unmatched_[index].empty())
     fail(fmt::format("rank {} shares an exchange with rank {}, which has left", rank_, peer));
 }

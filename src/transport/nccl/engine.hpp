@@ -8,7 +8,6 @@
 #include "transport/nccl/courier.hpp"
 #include "transport/nccl/failure.hpp"
 #include "transport/nccl/mesh.hpp"
-#include "transport/nccl/words.hpp"
 #include "transport/staged.hpp"
 
 #include <atomic>
@@ -39,10 +38,12 @@ class Engine final : private FrameHandler {
   // Calls of the transport's user.
 
   /// From here on exchanges may begin. `courier` lives as long as this.
-  void set_courier(Courier* courier, const Words& words);
+  void set_courier(Courier* courier);
   void begin(std::shared_ptr<Exchange> exchange);
   /// Returns when the host parcels of the exchange have come and gone. Throws TransportError.
   void wait_host(const Exchange& exchange);
+  /// Returns when the courier has asked for all of the exchange. Throws TransportError.
+  void wait_started(const Exchange& exchange);
   /// Every rank's payload, by rank. Throws TransportError.
   [[nodiscard]] std::vector<std::string> all_gather(std::string payload, std::string_view what);
 
@@ -79,7 +80,6 @@ class Engine final : private FrameHandler {
   Mesh mesh_;
   Device& device_;
   Courier* courier_ = nullptr;
-  Words words_;
   std::deque<std::shared_ptr<Exchange>> open_;  // with device parcels to start, oldest first
   std::chrono::steady_clock::time_point last_start_{};
   // By peer and sequence: posts before their sends, sends before their posts, and host parcels before their data.

@@ -11,6 +11,7 @@
 #include "marble/transport.hpp"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,7 +64,10 @@ struct Exchange {
   std::vector<Outgoing> sends = {};
   std::vector<Incoming> recvs = {};
   std::vector<Staged> staged = {};
-  std::int64_t received_bytes = 0;
+  bool is_started = false;  // all device parcels; guarded by the engine's lock
+  // Of couriers whose side queue follows marks instead of words.
+  std::unique_ptr<Mark> begun = {};  // in the compute stream
+  std::unique_ptr<Mark> done = {};   // in the side queue, once all is asked for
 };
 
 }  // namespace marble::nccl

@@ -5,7 +5,7 @@
 // The seam to a library that sends and receives between devices.
 
 #include "transport/nccl/courier.hpp"
-#include "transport/nccl/words.hpp"
+#include "transport/nccl/failure.hpp"
 #include "transport/staged.hpp"
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class Library {
   [[nodiscard]] virtual std::string describe() const = 0;
   /// What rank 0 makes and all ranks join by.
   [[nodiscard]] virtual std::string make_id() = 0;
-  /// Collective. Throws TransportError at the deadline.
+  /// Collective. Its calls end when `failure` happens. Throws BackendError at the deadline.
   [[nodiscard]] virtual std::unique_ptr<Courier> join(const std::string& id, std::int32_t rank, std::int32_t num_ranks,
-                                                      Device& device, const Words& words, Deadline deadline) = 0;
+                                                      const Failure& failure, Deadline deadline) = 0;
 };
 
 }  // namespace marble::nccl

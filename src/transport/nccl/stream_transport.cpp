@@ -69,7 +69,7 @@ StreamTransport::StreamTransport(const NcclOptions& options, Fabric fabric)
     throw;
   }
   Courier* const courier = copy_ ? static_cast<Courier*>(copy_.get()) : sendrecv_.get();
-  engine_->set_courier(courier, words_);
+  engine_->set_courier(courier);
   watchdog_ = std::thread([this] { watch(); });
 }
 
@@ -179,7 +179,7 @@ void StreamTransport::set_up_sendrecv() {
   });
   id = engine_->all_gather(id, "the communicator's id").front();
   on_all_ranks("the making of a communicator", [&] {
-    sendrecv_ = fabric_.library->join(id, rank_, num_ranks_, device_, words_, steady_clock::now() + time_limit_);
+    sendrecv_ = fabric_.library->join(id, rank_, num_ranks_, failure_, steady_clock::now() + time_limit_);
   });
 }
 
@@ -401,13 +401,16 @@ void StreamTransport::copy_own(std::span<const Message> sends, std::span<const M
   }
 }
 
-void StreamTransport::enqueue_begin(const Exchange& exchange) {
-  std::vector<WordOp> ops;
-  if (copy_)
-    for (const Incoming& parcel : exchange.recvs)
-      if (is_device(parcel)) ops.push_back({WordOp::Kind::write, words_.credit(parcel.peer), parcel.sequence});
-  ops.push_back({WordOp::Kind::write, words_.begun(), exchange.number});
+void StreamTransport::enqueue_begin(Exchange& exchange) {
   num_exchanges_ = exchange.number;
+  if (sendrecv_) {
+    exchange.begun = device_.mark(Queue::compute);
+    return;
+  }
+  std::vector<WordOp> ops;
+  for (const Incoming& parcel : exchange.recvs)
+    if (is_device(parcel)) ops.push_back({WordOp::Kind::write, words_.credit(parcel.peer), parcel.sequence});
+  ops.push_back({WordOp::Kind::write, words_.begun(), exchange.number});
   device_.enqueue(Queue::compute, ops);
 }
 
@@ -425,18 +428,26 @@ void StreamTransport::wait(std::int64_t ticket) {
 }
 
 void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
+  // Only what the side queue has been asked for already can be followed.
+  if (sendrecv_) engine_->wait_started(*exchange);
   const Word number = num_waits_ + 1;
-  std::vector<WordOp> ops = {{WordOp::Kind::write, words_.wait_reached(), number}};
-  for (const Incoming& parcel : exchange->recvs)
-    if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.arrived(parcel.peer), parcel.sequence});
-  for (const Outgoing& parcel : exchange->sends)
-    if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.sent(parcel.peer), parcel.sequence});
-  ops.push_back({WordOp::Kind::write, words_.wait_passed(), number});
   {
     const std::scoped_lock lock(mutex_);
     waits_.push_back({number, exchange});
     num_waits_ = number;
   }
+  std::vector<WordOp> ops = {{WordOp::Kind::write, words_.wait_reached(), number}};
+  if (sendrecv_) {
+    device_.enqueue(Queue::compute, ops);
+    device_.follow(Queue::compute, *exchange->done);
+    ops.clear();
+  } else {
+    for (const Incoming& parcel : exchange->recvs)
+      if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.arrived(parcel.peer), parcel.sequence});
+    for (const Outgoing& parcel : exchange->sends)
+      if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.sent(parcel.peer), parcel.sequence});
+  }
+  ops.push_back({WordOp::Kind::write, words_.wait_passed(), number});
   device_.enqueue(Queue::compute, ops);
   if (exchange->staged.empty()) return;
   for (const Staged& staged : exchange->staged)

@@ -88,7 +88,7 @@ class StreamTransport final : public Transport {
   void place_recvs(Exchange& exchange);
   [[nodiscard]] std::int64_t stage(std::int64_t bytes, const Exchange& exchange);
   void copy_own(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label);
-  void enqueue_begin(const Exchange& exchange);
+  void enqueue_begin(Exchange& exchange);
   void enqueue_wait(const std::shared_ptr<Exchange>& exchange);
   void finish_host(Exchange& exchange);
 

@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/nccl/cuda_device.hpp"
+
+#include "marble/error.hpp"
+
+#include <cuda.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+namespace marble::nccl {
+namespace {
+
+using BatchMemOp = CUresult (*)(CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int);
+
+/// Found through the runtime, so that the library loads where no driver is installed.
+BatchMemOp batch_mem_op() {
+  static const BatchMemOp function = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 12000, cudaEnableDefault, &found),
+               "looking for cuStreamBatchMemOp");
+    if (found != cudaDriverEntryPointSuccess || entry == nullptr)
+      throw BackendError("the CUDA driver has no cuStreamBatchMemOp; transport nccl needs driver 12.0 or newer");
+    return reinterpret_cast<BatchMemOp>(entry);
+  }();
+  return function;
+}
+
+class CudaMark final : public Mark {
+ public:
+  CudaMark() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
+  ~CudaMark() override { cudaEventDestroy(event_); }
+  CudaMark(const CudaMark&) = delete;
+  CudaMark& operator=(const CudaMark&) = delete;
+
+  [[nodiscard]] cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+bool has_word_ops(int device) {
+  using GetAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check_cuda(cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &entry, 12000, cudaEnableDefault, &found),
+             "looking for cuDeviceGetAttribute");
+  int value = 0;
+  const auto get = reinterpret_cast<GetAttribute>(entry);
+  return get != nullptr && get(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) == CUDA_SUCCESS &&
+         value != 0;
+}
+
+}  // namespace
+
+void check_cuda(cudaError_t status, std::string_view what) {
+  if (status == cudaSuccess) return;
+  throw BackendError(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+
+CudaDevice::CudaDevice(int device, cudaStream_t compute) : device_(device), compute_(compute) {
+  int count = 0;
+  check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
+  require(device >= 0 && device < count, "device {} is not one of the {} GPUs", device, count);
+  select();
+  // Above the backend's kernels where both want to run.
+  int lowest = 0, highest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "reading stream priorities");
+  check_cuda(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, highest), "making a stream");
+}
+
+CudaDevice::~CudaDevice() {
+  cudaStreamDestroy(side_);
+}
+
+std::string CudaDevice::why_no_copy() const {
+  const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (connections != nullptr && std::string_view(connections) == "1")
+    return "CUDA_DEVICE_MAX_CONNECTIONS is 1, so that a stream that waits holds up all others";
+  if (!has_word_ops(device_)) return fmt::format("streams of device {} cannot wait for 64-bit values", device_);
+  return {};
+}
+
+void CudaDevice::select() {
+  check_cuda(cudaSetDevice(device_), "selecting the GPU");
+}
+
+bool CudaDevice::is_device_memory(const void* data) const {
+  cudaPointerAttributes attributes{};
+  check_cuda(cudaPointerGetAttributes(&attributes, data), "looking at a message's memory");
+  return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+}
+
+bool CudaDevice::is_capturing() const {
+  cudaStreamCaptureStatus status{};
+  // The default stream cannot be asked while another is captured, nor take part in it.
+  return cudaStreamIsCapturing(compute_, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
+}
+
+void CudaDevice::enqueue(Queue queue, std::span<const WordOp> ops) {
+  std::vector<CUstreamBatchMemOpParams> params(ops.size());
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const auto address =
+        reinterpret_cast<CUdeviceptr>(device_words_ + (reinterpret_cast<std::byte*>(ops[i].word) - words_));
+    std::memset(&params[i], 0, sizeof(params[i]));
+    if (ops[i].kind == WordOp::Kind::write) {
+      params[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
+      params[i].writeValue.address = address;
+      params[i].writeValue.value64 = ops[i].value;
+    } else {
+      params[i].waitValue.operation = CU_STREAM_MEM_OP_WAIT_VALUE_64;
+      params[i].waitValue.address = address;
+      params[i].waitValue.value64 = ops[i].value;
+      params[i].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+    }
+  }
+  const CUresult result = batch_mem_op()(stream(queue), static_cast<unsigned int>(params.size()), params.data(), 0);
+  if (result != CUDA_SUCCESS)
+    throw BackendError(
+        fmt::format("cuStreamBatchMemOp of {} operations failed with code {}", ops.size(), static_cast<int>(result)));
+}
+
+void CudaDevice::copy(Queue queue, void* target, const void* source, std::int64_t bytes) {
+  check_cuda(cudaMemcpyAsync(target, source, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream(queue)),
+             "copying between GPUs");
+}
+
+std::unique_ptr<Mark> CudaDevice::mark(Queue queue) {
+  auto mark = std::make_unique<CudaMark>();
+  check_cuda(cudaEventRecord(mark->get(), stream(queue)), "recording an event");
+  return mark;
+}
+
+void CudaDevice::follow(Queue queue, const Mark& mark) {
+  check_cuda(cudaStreamWaitEvent(stream(queue), dynamic_cast<const CudaMark&>(mark).get(), 0), "following an event");
+}
+
+void CudaDevice::synchronize(Queue queue) {
+  check_cuda(cudaStreamSynchronize(stream(queue)), "waiting for the GPU");
+}
+
+void* CudaDevice::allocate(std::int64_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
+  if (status != cudaSuccess) check_cuda(status, fmt::format("allocating {} bytes on the GPU", bytes));
+  return data;
+}
+
+void CudaDevice::free(void* data) noexcept {
+  cudaFree(data);
+}
+
+MemoryHandle CudaDevice::export_memory(void* data) {
+  cudaIpcMemHandle_t handle;
+  check_cuda(cudaIpcGetMemHandle(&handle, data), "naming memory to other processes");
+  MemoryHandle bytes;
+  static_assert(sizeof(handle) == sizeof(bytes));
+  std::memcpy(bytes.data(), &handle, sizeof(handle));
+  return bytes;
+}
+
+void* CudaDevice::open_memory(const MemoryHandle& bytes) {
+  cudaIpcMemHandle_t handle;
+  std::memcpy(&handle, bytes.data(), sizeof(handle));
+  void* data = nullptr;
+  check_cuda(cudaIpcOpenMemHandle(&data, handle, cudaIpcMemLazyEnablePeerAccess), "mapping memory of another process");
+  return data;
+}
+
+void CudaDevice::close_memory(void* data) noexcept {
+  cudaIpcCloseMemHandle(data);
+}
+
+void CudaDevice::register_words(void* data, std::int64_t bytes) {
+  check_cuda(cudaHostRegister(data, static_cast<std::size_t>(bytes), cudaHostRegisterPortable | cudaHostRegisterMapped),
+             "registering host memory");
+  void* device_data = nullptr;
+  check_cuda(cudaHostGetDevicePointer(&device_data, data, 0), "addressing host memory");
+  words_ = static_cast<std::byte*>(data);
+  device_words_ = static_cast<std::byte*>(device_data);
+}
+
+void CudaDevice::unregister_words(void* data) noexcept {
+  cudaHostUnregister(data);
+}
+
+}  // namespace marble::nccl
