@@ -135,7 +135,7 @@ struct Work {
   SectionRange key_valid;                              // into `key_valid`: valid rows of each key block
   SectionRange forward_items;                          // into `items`
   SectionRange backward_items;
-  std::int64_t tiles = 0;  // visible block pairs
+  std::int64_t tiles = 0;  // block pairs of the forward items; backward may split them over two works of the same keys
 };
 
 /// Local cast of a finished sum into a buffer of the caller's dtype.

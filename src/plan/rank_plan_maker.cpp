@@ -3,6 +3,7 @@
 #include "plan/rank_plan_maker.hpp"
 
 #include "base/parallel.hpp"
+#include "plan/local_split.hpp"
 
 #include "marble/error.hpp"
 
@@ -213,6 +214,8 @@ void RankPlanMaker::add_steps() {
     parts_.backward_steps.push_back(
         {.fetch = w > 0 ? fetch_again : scatter_back, .work = w, .give_back = w > 0 ? add_give_back(w) : -1});
   }
+  if (splits_own_keys(plan_, layer_))
+    parts_.backward_steps.push_back({.work = own_last_items_.empty() ? -1 : num_slices() + 1});
   Step finish{};
   if (!replicates_) {
     finish.finishes = add_finishes({{Finish::kDQ, s.dq}, {s.dk_sum, s.dk}, {s.dv_sum, s.dv}});

@@ -7,9 +7,10 @@
 //   forward    step 0    fetch: Ulysses scatter of q, k, v      work: own keys
 //              step s    fetch: slice s of k, v                 work: the fetched keys
 //              last      give back: Ulysses gather of out, lse
-//   backward   step 0    fetch: scatter of q, k, v, dout, lse, delta    work: own keys
+//   backward   step 0    fetch: scatter of q, k, v, dout, lse, delta    work: own keys, a first part
 //              step s    fetch: slice s of k, v                 work: the fetched keys   give back: their dk, dv, added
 //                        (what the plan keeps from forward is not exchanged again)
+//              after     work: own keys, the part that hides the last give-back (local_split.hpp)
 //              after     finish: one cast of dq, dk, dv         give back: Ulysses gather of dq, dk, dv
 //              after     finish: one cast of dk, dv, when key heads are replicated and their sums met in fp32
 //
@@ -57,6 +58,8 @@ class RankPlanMaker {
   void add_work(std::int32_t slice);
   void add_slot_blocks(std::int32_t key_rank, const FetchList& list, Work& work, KeyMajorRuns& runs);
   void add_forward_items();
+  void add_own_last_work();
+  SectionRange add_items(const std::vector<Item>& items);
   Segment make_segment(const Fragment& fragment, std::int64_t row);
   void append_segment(const Segment& segment, std::int64_t first);
 
@@ -85,6 +88,7 @@ class RankPlanMaker {
   std::vector<FetchList> deliveries_;  // by ring distance: what rank (ring_rank + distance) reads of this rank
   std::vector<std::int32_t> local_rule_;
   std::vector<std::vector<Item>> forward_items_;  // by work
+  std::vector<Item> own_last_items_;              // of backward, in a work of their own
   Sides sides_{};
   std::vector<Slot> slots_;  // by slice
   RankPlanParts parts_;

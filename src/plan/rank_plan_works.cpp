@@ -3,9 +3,11 @@
 
 // Works of a rank plan: which block pairs are attended when, and the keys' segments.
 
+#include "plan/local_split.hpp"
 #include "plan/rank_plan_maker.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace marble {
 namespace {
@@ -79,11 +81,30 @@ void RankPlanMaker::add_work(std::int32_t slice) {
 
   std::vector<Item> backward = key_major_items(runs, parts_.runs);
   sort_by_tiles(backward);
-  work.backward_items.begin = static_cast<std::int64_t>(parts_.items.size());
-  parts_.items.insert(parts_.items.end(), backward.begin(), backward.end());
-  work.backward_items.end = static_cast<std::int64_t>(parts_.items.size());
+  if (slice == 0) {
+    auto parts = split_items(backward, local_split(plan_, layer_, ring_rank_));
+    backward = std::move(parts.first);
+    own_last_items_ = std::move(parts.second);
+  }
+  work.backward_items = add_items(backward);
   forward_items_.push_back(transpose(runs, blocks_of(parts_.header.query_rows, plan_.block), parts_.runs));
   for (const Item& item : forward_items_.back()) work.tiles += item.tiles;
+  parts_.works.push_back(work);
+}
+
+SectionRange RankPlanMaker::add_items(const std::vector<Item>& items) {
+  const auto begin = static_cast<std::int64_t>(parts_.items.size());
+  parts_.items.insert(parts_.items.end(), items.begin(), items.end());
+  return {begin, static_cast<std::int64_t>(parts_.items.size())};
+}
+
+/// The rank's own keys again, for the backward items that wait for the last slice.
+void RankPlanMaker::add_own_last_work() {
+  if (own_last_items_.empty()) return;
+  Work work = parts_.works.front();
+  work.forward_items = {};
+  work.tiles = 0;
+  work.backward_items = add_items(own_last_items_);
   parts_.works.push_back(work);
 }
 
@@ -109,16 +130,14 @@ void RankPlanMaker::add_forward_items() {
   forward_items_.front().insert(forward_items_.front().end(), idle.begin(), idle.end());
   for (std::size_t w = 0; w < forward_items_.size(); ++w) {
     sort_by_tiles(forward_items_[w]);
-    SectionRange& range = parts_.works[w].forward_items;
-    range.begin = static_cast<std::int64_t>(parts_.items.size());
-    parts_.items.insert(parts_.items.end(), forward_items_[w].begin(), forward_items_[w].end());
-    range.end = static_cast<std::int64_t>(parts_.items.size());
+    parts_.works[w].forward_items = add_items(forward_items_[w]);
   }
 }
 
 void RankPlanMaker::add_works() {
   for (std::int32_t slice = 0; slice <= num_slices(); ++slice) add_work(slice);
   add_forward_items();
+  add_own_last_work();
 }
 
 }  // namespace marble

@@ -85,7 +85,8 @@ TEST_P(CoverageTest, EveryLegalPairIsComputedExactlyOnce) {
                                  rule.window, rule.clamp));
         const std::int32_t block = turn % 2 == 0 ? 4 : 6;
         Hardware hardware;
-        hardware.range_ns = 0;  // so that packs this small are cut into chunks
+        hardware.range_ns = 0;                   // so that packs this small are cut into chunks
+        if (turn % 4 < 2) hardware.step_ns = 0;  // so that returns this small are hidden
         ASSERT_NO_THROW(expect_exact(layout, shape, rule,
                                      {.canonical = canonical,
                                       .placement = placement,
@@ -136,28 +137,62 @@ TEST(FetchTest, AllToAllFetchesExactlyTheBlocksThatHoldALegalPair) {
   }
 }
 
-TEST(RankPlanTest, BackwardItemsAreTheTransposeOfForwardItems) {
-  const Layout layout = random_layout(7);
-  const Plan plan = make_plan(layout, {}, {.ring = 3}, {.block = 4, .stripe = 4});
-  const RankPlan rank_plan = make_rank_plan(plan, 1);
-  for (const Work& work : rank_plan.works()) {
-    const auto tiles = [&](const SectionRange& items, bool swap) {
-      std::vector<std::tuple<int, int, int>> result;
-      for (std::int64_t i = items.begin; i < items.end; ++i) {
-        const Item& item = rank_plan.items()[static_cast<std::size_t>(i)];
-        for (std::int64_t r = item.run_begin; r < item.run_begin + item.run_count; ++r) {
-          const marble::Run& run = rank_plan.runs()[static_cast<std::size_t>(r)];
-          for (int other = run.begin; other < run.end; ++other)
-            result.emplace_back(swap ? other : item.block, swap ? item.block : other,
-                                static_cast<int>(run.block_class));
-        }
-      }
-      std::sort(result.begin(), result.end());
-      return result;
-    };
-    EXPECT_EQ(tiles(work.forward_items, false), tiles(work.backward_items, true));
-    EXPECT_EQ(static_cast<std::int64_t>(tiles(work.forward_items, false).size()), work.tiles);
+/// Sorted (query block, key block, class) of a work's items.
+std::vector<std::tuple<int, int, int>> tiles(const RankPlan& rank_plan, const SectionRange& items, bool key_major) {
+  std::vector<std::tuple<int, int, int>> result;
+  for (std::int64_t i = items.begin; i < items.end; ++i) {
+    const Item& item = rank_plan.items()[static_cast<std::size_t>(i)];
+    for (std::int64_t r = item.run_begin; r < item.run_begin + item.run_count; ++r) {
+      const marble::Run& run = rank_plan.runs()[static_cast<std::size_t>(r)];
+      for (int other = run.begin; other < run.end; ++other)
+        result.emplace_back(key_major ? other : item.block, key_major ? item.block : other,
+                            static_cast<int>(run.block_class));
+    }
   }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+TEST(RankPlanTest, BackwardItemsAreTheTransposeOfForwardItems) {
+  const Plan plan = make_plan(random_layout(7), {}, {.ring = 3}, {.block = 4, .stripe = 4});
+  const RankPlan rank_plan = make_rank_plan(plan, 1);
+  ASSERT_EQ(rank_plan.works().size(), 3U);
+  for (const Work& work : rank_plan.works()) {
+    EXPECT_EQ(tiles(rank_plan, work.forward_items, false), tiles(rank_plan, work.backward_items, true));
+    EXPECT_EQ(static_cast<std::int64_t>(tiles(rank_plan, work.forward_items, false).size()), work.tiles);
+  }
+}
+
+TEST(RankPlanTest, BackwardSplitsOwnKeysRoundTheSlicesWhereAReturnIsWorthHiding) {
+  Layout layout;
+  layout.add_sample(std::vector<Span>{{Mode::causal, 400}});
+  PlanOptions options{.placement = Placement::zigzag, .strategy = Strategy::ring, .block = 4, .stripe = 4};
+  options.hardware.step_ns = 0;
+  const RankPlan rank_plan = make_rank_plan(make_plan(layout, {}, {.ring = 2}, options), 1);
+  ASSERT_EQ(rank_plan.works().size(), 3U);
+  const Work& own = rank_plan.works()[0];
+  const Work& last = rank_plan.works()[2];
+  std::vector<std::int32_t> order;
+  for (const Step& step : rank_plan.backward_steps()) order.push_back(step.work);
+  EXPECT_EQ(order, (std::vector<std::int32_t>{0, 1, 2, -1}));
+  for (const Step& step : rank_plan.forward_steps()) EXPECT_NE(step.work, 2);
+  EXPECT_EQ(last.k, own.k);
+  EXPECT_EQ(last.dk, own.dk);
+  EXPECT_EQ(last.clear_gradients, 0);
+  EXPECT_EQ(last.forward_items.size(), 0);
+  auto all = tiles(rank_plan, own.backward_items, true);
+  const auto hidden = tiles(rank_plan, last.backward_items, true);
+  // Gradients return in 32 bits, keys come in 16: two thirds of the work wait.
+  EXPECT_NEAR(static_cast<double>(hidden.size()) / static_cast<double>(own.tiles), 2.0 / 3, 0.02);
+  all.insert(all.end(), hidden.begin(), hidden.end());
+  std::sort(all.begin(), all.end());
+  EXPECT_EQ(all, tiles(rank_plan, own.forward_items, false));
+  // Both parts hold long and short items.
+  const auto longest = [&](const Work& work) {
+    return rank_plan.items()[static_cast<std::size_t>(work.backward_items.begin)].tiles;
+  };
+  EXPECT_GE(longest(own) + 3, longest(last));
+  EXPECT_GE(longest(last) + 3, longest(own));
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 The MARBLE authors
+// SPDX-License-Identifier: Apache-2.0
+#include "plan/local_split.hpp"
+
+#include "plan/cost.hpp"
+#include "plan/slices.hpp"
+
+#include <algorithm>
+
+namespace marble {
+namespace {
+
+// Keys travel in 16 bits (in fp32 they take longer and want a longer first part, but nobody trains so), gradients
+// in 32.
+constexpr std::int64_t kKeyBytes = 2;
+constexpr std::int64_t kGradientBytes = 4;
+
+/// The longer of both ways of slice `slice` at a ring rank, in rows.
+std::int64_t moved_rows(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank, std::size_t slice) {
+  std::int64_t in = 0, out = 0;
+  for (std::int64_t d = layer.slices[slice - 1]; d < layer.slices[slice]; ++d) {
+    in += fetched_rows(plan, layer, ring_rank, behind(plan, ring_rank, d));
+    out += fetched_rows(plan, layer, (ring_rank + d) % plan.mesh.ring, ring_rank);
+  }
+  return std::max(in, out);
+}
+
+}  // namespace
+
+bool splits_own_keys(const Plan& plan, const LayerPlan& layer) {
+  const std::size_t num_slices = layer.slices.size() - 1;
+  std::int64_t rows = 0;
+  for (std::int64_t r = 0; r < plan.mesh.ring && num_slices > 0; ++r)
+    rows = std::max(rows, moved_rows(plan, layer, r, num_slices));
+  const std::int64_t row = 2 * busiest_heads(plan.model, plan.mesh.ulysses).kv * plan.model.head_dim * kGradientBytes;
+  const bool crosses_nodes = plan.mesh.num_ranks() > plan.mesh.ranks_per_node;
+  const Hardware& hardware = plan.hardware;
+  return travel_ns(rows * row, crosses_nodes ? hardware.network_mbytes_per_s : hardware.node_mbytes_per_s) >
+         hardware.step_ns;
+}
+
+LocalSplit local_split(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank) {
+  if (!splits_own_keys(plan, layer)) return {};
+  const std::int64_t returned = moved_rows(plan, layer, ring_rank, layer.slices.size() - 1) * kGradientBytes;
+  const std::int64_t fetched = plan.keep == Keep::fetched ? 0 : moved_rows(plan, layer, ring_rank, 1) * kKeyBytes;
+  return {returned, std::max<std::int64_t>(returned + std::max(fetched, returned / 3), 1)};
+}
+
+std::pair<std::vector<Item>, std::vector<Item>> split_items(const std::vector<Item>& items, const LocalSplit& split) {
+  std::vector<Item> first, last;
+  __int128 seen = 0, dealt = 0;  // block pairs of all items so far, and of those in the last part
+  for (const Item& item : items) {
+    seen += item.tiles;
+    const bool to_last = (dealt + item.tiles) * split.whole <= seen * split.last;
+    if (to_last) dealt += item.tiles;
+    (to_last ? last : first).push_back(item);
+  }
+  return {std::move(first), std::move(last)};
+}
+
+}  // namespace marble
