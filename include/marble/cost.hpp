@@ -15,9 +15,9 @@
 
 namespace marble {
 
-/// One step, as its slowest rank sees it. Transfers travel under the work: the next step's fetch and, in backward, the
-/// return of the step before. compute_ns and hop_ns are each the largest of any rank; step_ns the largest of any rank's
-/// longer one, and the fixed cost of a step.
+/// One step. Transfers travel under the work: the next step's fetch and, in backward, the return of the step before.
+/// compute_ns and hop_ns are each the largest of any rank. step_ns is how much later the last rank ends this step than
+/// the last rank ended the one before: ranks wait for the ranks whose keys or gradients they receive, for no others.
 struct StepCost {
   std::int64_t compute_ns = 0;
   std::int64_t hop_ns = 0;
@@ -26,10 +26,11 @@ struct StepCost {
 
 struct PassCost {
   std::int64_t enter_ns = 0;    // Ulysses scatter, before the first work
-  std::vector<StepCost> steps;  // as many as the layer has slices
+  std::vector<StepCost> steps;  // own keys, each slice, and in backward the own keys left for the last return to hide
   std::int64_t return_ns = 0;   // backward: the last return, which no work is left to hide
   std::int64_t leave_ns = 0;    // Ulysses gather, after the last work
 
+  [[nodiscard]] std::int64_t steps_ns() const;
   [[nodiscard]] std::int64_t total_ns() const;
   [[nodiscard]] std::int64_t compute_ns() const;
 };

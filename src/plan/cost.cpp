@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The MARBLE authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Predicted time of a layer. Invariants of the model:
-//   1. Ranks meet at every step: a step lasts as long as its slowest rank (the paper's cost C, with transfers).
-//   2. As the executor does, a step's work hides the next step's fetch and the return of the step before.
+// Predicted time of a layer, as the run of its events. Invariants of the model:
+//   1. Ranks meet at exchanges only: a rank's fetch begins once it and the ranks that provide its rows have begun the
+//      step before, and its next step once that fetch is there. Ranks that move nothing to each other never wait for
+//      each other.
+//   2. As the executor does, a step's work hides the next step's fetch and the return of the step before, and the last
+//      part of a rank's own keys the last return.
 //   3. Links inside and across nodes work side by side, each way at full rate: a rank's transfers take as long as the
 //      slower of the two, and the longer of what it sends and receives.
 //   4. All Ulysses ranks of a ring rank count as the one with the most heads.
@@ -11,6 +14,7 @@
 #include "plan/cost.hpp"
 
 #include "plan/balance.hpp"
+#include "plan/local_split.hpp"
 #include "plan/slices.hpp"
 #include "plan/tile_cost.hpp"
 
@@ -49,24 +53,43 @@ class LayerEstimator {
   }
 
   [[nodiscard]] PassCost forward() const {
-    const std::int64_t head_dim = plan_.model.head_dim;
+    const TileTime tile = forward_tile(hardware_, plan_.block, plan_.model.head_dim);
     PassCost pass{.enter_ns = scatter_ns(1, 0, 2), .leave_ns = gather_ns(1, 0, element_, 1)};
-    const TileTime tile = forward_tile(hardware_, plan_.block, head_dim);
-    for (std::size_t s = 0; s < num_steps(); ++s)
-      pass.steps.push_back(step(s, tile, [&](std::size_t r) { return hop_ns(s + 1, r, io_row_); }));
+    Moments starts(ring(), 0);
+    for (std::size_t s = 0; s < num_steps(); ++s) {
+      const Moments fetched = arrivals(s + 1, Way::fetch, starts, starts, io_row_);
+      StepCost& cost = pass.steps.emplace_back();
+      for (std::size_t r = 0; r < ring(); ++r) {
+        const std::int64_t compute = compute_ns(s, r, tile);
+        cost.compute_ns = std::max(cost.compute_ns, compute);
+        cost.hop_ns = std::max(cost.hop_ns, hop_ns(s + 1, r, io_row_));
+        starts[r] = std::max(starts[r] + compute, fetched[r]) + hardware_.step_ns;
+      }
+      cost.step_ns = front(starts) - pass.steps_ns();
+    }
     return pass;
   }
 
   [[nodiscard]] PassCost backward() const {
-    const TileTime tile = backward_tile(hardware_, plan_.block, plan_.model.head_dim);
     PassCost pass{.enter_ns = scatter_back_ns(), .leave_ns = gather_ns(1, 2, dkv_element(), 0)};
-    const bool fetches_again = plan_.keep != Keep::fetched;
-    for (std::size_t s = 0; s < num_steps(); ++s)
-      pass.steps.push_back(step(s, tile, [&](std::size_t r) {
-        return (fetches_again ? hop_ns(s + 1, r, io_row_) : 0) + (s > 1 ? hop_ns(s - 1, r, fp32_row_) : 0);
-      }));
-    for (std::size_t r = 0; r < ring() && num_steps() > 1; ++r)
-      pass.return_ns = std::max(pass.return_ns, hop_ns(num_steps() - 1, r, fp32_row_));
+    const bool fetches_again = plan_.keep != Keep::fetched, splits = splits_own_keys(plan_, layer_);
+    Moments starts(ring(), 0);
+    for (std::size_t s = 0; s < num_steps() + (splits ? 1 : 0); ++s) {
+      // A step begins where the work before it ended, so the return of that work was handed over then, too.
+      const Moments returned = arrivals(s > 0 ? s - 1 : 0, Way::give_back, starts, starts, fp32_row_);
+      const std::size_t next = fetches_again ? s + 1 : num_steps();
+      const Moments fetched = arrivals(next, Way::fetch, starts, returned, io_row_);
+      StepCost& cost = pass.steps.emplace_back();
+      for (std::size_t r = 0; r < ring(); ++r) {
+        const std::int64_t compute = backward_compute_ns(s, r);
+        cost.compute_ns = std::max(cost.compute_ns, compute);
+        cost.hop_ns = std::max(cost.hop_ns, hop_ns(next, r, io_row_) + (s > 1 ? hop_ns(s - 1, r, fp32_row_) : 0));
+        starts[r] = std::max({starts[r] + compute, returned[r], fetched[r]}) + hardware_.step_ns;
+      }
+      cost.step_ns = front(starts) - pass.steps_ns();
+    }
+    if (!splits && num_steps() > 1)
+      pass.return_ns = front(arrivals(num_steps() - 1, Way::give_back, starts, starts, fp32_row_)) - front(starts);
     return pass;
   }
 
@@ -124,17 +147,41 @@ class LayerEstimator {
     return ns > 0 && layer_.strategy != Strategy::ring ? ns + hardware_.exchange_ns : ns;
   }
 
-  template <typename HopOf>
-  [[nodiscard]] StepCost step(std::size_t s, const TileTime& tile, HopOf&& hop_of) const {
-    StepCost result;
-    for (std::size_t r = 0; r < ring(); ++r) {
-      const std::int64_t compute = compute_ns(s, r, tile), hop = hop_of(r);
-      result.compute_ns = std::max(result.compute_ns, compute);
-      result.hop_ns = std::max(result.hop_ns, hop);
-      result.step_ns = std::max({result.step_ns, compute, hop});
+  /// One moment for each ring rank, from the pass's first work on.
+  using Moments = std::vector<std::int64_t>;
+
+  [[nodiscard]] static std::int64_t front(const Moments& moments) { return *std::ranges::max_element(moments); }
+
+  enum class Way { fetch, give_back };
+
+  /// When slice s has come to each rank: its rows from the ranks behind that own them, or their gradients from the
+  /// ranks ahead that attended them. `begun`: when ranks hand over what they send; `free`: when a rank's links are.
+  [[nodiscard]] Moments arrivals(std::size_t s, Way way, const Moments& begun, const Moments& free,
+                                 std::int64_t row_bytes) const {
+    Moments done = free;
+    if (s == 0 || s >= num_steps()) return done;
+    for (std::int64_t r = 0; r < ring_; ++r) {
+      std::int64_t& moment = done[static_cast<std::size_t>(r)];
+      moment = std::max(moment, begun[static_cast<std::size_t>(r)]);
+      for (std::int64_t d = borders_[s]; d < borders_[s + 1]; ++d) {
+        const std::int64_t peer = way == Way::fetch ? behind(plan_, r, d) : (r + d) % ring_;
+        const std::int64_t rows =
+            way == Way::fetch ? fetched_rows(plan_, layer_, r, peer) : fetched_rows(plan_, layer_, peer, r);
+        if (rows > 0) moment = std::max(moment, begun[static_cast<std::size_t>(peer)]);
+      }
+      moment += hop_ns(s, static_cast<std::size_t>(r), row_bytes);
     }
-    result.step_ns += hardware_.step_ns;
-    return result;
+    return done;
+  }
+
+  /// Step s of backward; the step after the last slice is the last part of the own keys.
+  [[nodiscard]] std::int64_t backward_compute_ns(std::size_t s, std::size_t r) const {
+    const TileTime tile = backward_tile(hardware_, plan_.block, plan_.model.head_dim);
+    if (s > 0 && s < num_steps()) return compute_ns(s, r, tile);
+    const LocalSplit split = local_split(plan_, layer_, static_cast<std::int64_t>(r));
+    const std::int64_t own = compute_ns(0, r, tile);
+    const auto last = static_cast<std::int64_t>(static_cast<__int128>(own) * split.last / split.whole);
+    return s == 0 ? own - last : last;
   }
 
   [[nodiscard]] std::int64_t compute_ns(std::size_t s, std::size_t r, const TileTime& tile) const {
@@ -209,9 +256,13 @@ class LayerEstimator {
 
 }  // namespace
 
-std::int64_t PassCost::total_ns() const {
-  return std::accumulate(steps.begin(), steps.end(), enter_ns + return_ns + leave_ns,
+std::int64_t PassCost::steps_ns() const {
+  return std::accumulate(steps.begin(), steps.end(), std::int64_t{0},
                          [](std::int64_t sum, const StepCost& step) { return sum + step.step_ns; });
+}
+
+std::int64_t PassCost::total_ns() const {
+  return enter_ns + steps_ns() + return_ns + leave_ns;
 }
 
 std::int64_t PassCost::compute_ns() const {

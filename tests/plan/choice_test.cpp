@@ -97,8 +97,8 @@ TEST(ChoiceTest, OrderDependentModelsStayContiguousInSequenceOrder) {
 }
 
 TEST(ChoiceTest, WhatFitsComesBeforeWhatIsFaster) {
-  const Layout layout = generate("bagel-longvideo", 131072, 0);
-  const Model model = model_of(generator("bagel-longvideo"));
+  const Layout layout = generate("bagel-mix", 131072, 0);
+  const Model model = model_of(generator("bagel-mix"));
   const Mesh mesh{.ring = 8};
   const Choice roomy = choose(layout, model, mesh);
   std::int64_t smallest = roomy.best().memory_bytes, largest = smallest;
