@@ -18,4 +18,7 @@ fi
 sources=(python tests/python examples scripts/python_reference.py scripts/plot_training.py bench/loader_wait.py)
 "$python" -m ruff check --quiet "${sources[@]}"
 "$python" -m ruff format --quiet --check "${sources[@]}"
-exec "$python" -m pytest tests/python -q "$@"
+"$python" -m mypy --no-error-summary -p marble &
+types=$!
+"$python" -m pytest tests/python -q "$@"
+wait "$types"

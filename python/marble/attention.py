@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, overload
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,36 @@ def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan, softmax_scale: float, so
         raise ValueError(f"softmax_scale: {softmax_scale} should be positive")
     if not softcap >= 0:
         raise ValueError(f"softcap: {softcap} should be 0 (none) or positive")
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    *,
+    window: int | Window | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_lse: Literal[False] = False,
+    deterministic: bool | None = None,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    *,
+    window: int | Window | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    return_lse: Literal[True],
+    deterministic: bool | None = None,
+) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(

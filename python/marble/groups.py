@@ -131,6 +131,7 @@ def forget_group(name: str = SOLO) -> None:
 
 def _forget_sessions(name: str) -> None:
     _notices.pop(name, None)
-    for of_group in (_peers, _sessions):
-        for key in [key for key in of_group if key[0] == name]:
-            del of_group[key]
+    for device in [key for key in _peers if key[0] == name]:
+        del _peers[device]
+    for key in [key for key in _sessions if key[0] == name]:
+        del _sessions[key]

@@ -29,7 +29,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedC
 
 from marble.attention import attention
 from marble.layout import Layout
-from marble.model import Model
+from marble.model import Model, Window
 from marble.plan import Plan
 
 NAME = "marble"
@@ -88,7 +88,7 @@ def attention_model(config: PreTrainedConfig) -> Model:
     """
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ["full_attention"] * text.num_hidden_layers
-    layers: dict[int | None, int] = {}
+    layers: dict[int | Window | None, int] = {}
     for kind in kinds:
         if kind in ("full_attention", "sliding_attention"):
             window = text.sliding_window if kind == "sliding_attention" else None
@@ -135,7 +135,9 @@ def shard_inputs(model: PreTrainedModel) -> RemovableHandle:
     return model.get_decoder().register_forward_pre_hook(_shard_call, with_kwargs=True)
 
 
-def _shard_call(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+def _shard_call(
+    _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     plan = kwargs.get("marble_plan")
     if plan is None:
         return None
@@ -147,7 +149,7 @@ def _shard_call(_: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tupl
 def _shard_inputs(plan: Plan, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if kwargs.get("use_cache") and kwargs.get("cache") is not None:
         raise ValueError("cache: marble trains on whole packs; pass use_cache=False")
-    given = {"use_cache": False}
+    given: dict[str, Any] = {"use_cache": False}
     for name in ("input_ids", "inputs_embeds"):
         if kwargs.get(name) is not None:
             given[name] = plan.shard(kwargs[name], dim=1)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 DEFAULT_RANKS_PER_NODE = 8
+UNKNOWN = -1  # a rank that is yet to be found out
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Mesh:
     ring: int = 1
     ulysses: int = 1
     ranks_per_node: int = DEFAULT_RANKS_PER_NODE
-    rank: int | None = None
+    rank: int = UNKNOWN
     group: str = ""
     transport: str = "auto"
 
@@ -49,10 +50,10 @@ class Mesh:
                 raise ValueError(f"{name}: {value} should be at least 1")
         if self.transport not in TRANSPORTS:
             raise ValueError(f"transport: {self.transport!r} should be one of {', '.join(TRANSPORTS)}")
-        if self.rank is None:
+        if self.rank == UNKNOWN:
             world = self.size > 1 and not self.group and dist.is_available() and dist.is_initialized()
             if world and dist.get_world_size() == self.size:
-                object.__setattr__(self, "group", register_group(dist.group.WORLD, self.transport))
+                object.__setattr__(self, "group", register_group(_world(), self.transport))
                 object.__setattr__(self, "rank", dist.get_rank())
             else:
                 object.__setattr__(self, "rank", 0)
@@ -78,7 +79,7 @@ class Mesh:
 
         Raises ValueError unless ``ulysses`` divides its size.
         """
-        group = dist.group.WORLD if group is None else group
+        group = _world() if group is None else group
         size = dist.get_world_size(group)
         return cls(
             ring=_ring_of(size, ulysses),
@@ -110,13 +111,14 @@ class Mesh:
         for name in (ring, ulysses):
             if isinstance(name, str) and name not in names:
                 raise ValueError(f"{name!r} should be one of the mesh's dimensions {names}")
-        options = {"ranks_per_node": ranks_per_node, "transport": transport}
         if isinstance(ulysses, int):
-            return cls.from_group(device_mesh.get_group(ring), ulysses=ulysses, **options)
-        if names.index(ulysses) != names.index(ring) + 1:
-            raise ValueError(f"ulysses: {ulysses!r} should be the dimension after {ring!r} in {names}")
-        both = device_mesh[(ring, ulysses)]
-        return cls.from_group(both._flatten().get_group(), ulysses=both.size(1), **options)
+            group, degree = device_mesh.get_group(ring), ulysses
+        else:
+            if ring is None or names.index(ulysses) != names.index(ring) + 1:
+                raise ValueError(f"ulysses: {ulysses!r} should be the dimension after {ring!r} in {names}")
+            both = device_mesh[(ring, ulysses)]
+            group, degree = both._flatten().get_group(), both.size(1)
+        return cls.from_group(group, ulysses=degree, ranks_per_node=ranks_per_node, transport=transport)
 
     @classmethod
     def from_env(cls, *, ulysses: int = 1, transport: str = "auto") -> Mesh:
@@ -131,6 +133,13 @@ class Mesh:
             return cls.from_group(ulysses=ulysses, ranks_per_node=local, transport=transport)
         rank = int(os.environ.get("RANK", "0"))
         return cls(ring=_ring_of(size, ulysses), ulysses=ulysses, ranks_per_node=local, rank=rank)
+
+
+def _world() -> dist.ProcessGroup:
+    group = dist.group.WORLD
+    if group is None:
+        raise ValueError("group: there is no default process group; call torch.distributed.init_process_group first")
+    return group
 
 
 def _ring_of(size: int, ulysses: int) -> int:

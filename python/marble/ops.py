@@ -8,6 +8,8 @@ it whole, checkpointing can save or recompute it by name (torch.ops.marble.atten
 reordered inside it. Groups travel by name, plans as uint8 host tensors.
 """
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -94,11 +96,16 @@ def attention_backward(
     with collective_call(group, q) as session:
         bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap, deterministic)
         bound.backward(
-            *(_view(x) for x in (q, k, v, out)),
+            _view(q),
+            _view(k),
+            _view(v),
+            _view(out),
             _scalar_view(lse),
             _view(dout),
             _scalar_view(shift) if shift.numel() else _NO_TENSOR,
-            *(_view(x) for x in (dq, dk, dv)),
+            _view(dq),
+            _view(dk),
+            _view(dv),
         )
     return dq, dk, dv
 
@@ -122,13 +129,13 @@ def _(
     return dq, dk, dv
 
 
-def _attention_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     q, k, v, rank_plan, *ctx.options = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, out, lse, rank_plan)
 
 
-def _attention_grads(ctx, dout, dlse):  # noqa: ANN001, ANN202
+def _attention_grads(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
     q, k, v, out, lse, rank_plan = ctx.saved_tensors
     grads = attention_backward(q, k, v, out, lse, dout, dlse, rank_plan, *ctx.options)
     return (*grads, None, None, None, None, None)
@@ -165,11 +172,11 @@ def _(x: Tensor, group: str) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-def _copy_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+def _copy_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     _, ctx.group = inputs
 
 
-def _copy_grads(ctx, grad):  # noqa: ANN001, ANN202
+def _copy_grads(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return sum_over_ranks(grad, ctx.group), None
 
 
@@ -205,12 +212,12 @@ def take_rows(x: Tensor, positions: Tensor, fill: float) -> Tensor:
     return x.index_select(0, positions.clamp(min=0)).masked_fill(pads, fill)
 
 
-def _gather_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+def _gather_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     _, positions, _, _, ctx.group, ctx.summed = inputs
     ctx.save_for_backward(positions)
 
 
-def _gather_grads(ctx, grad):  # noqa: ANN001, ANN202
+def _gather_grads(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     (positions,) = ctx.saved_tensors
     if ctx.summed:
         grad = sum_over_ranks(grad, ctx.group)
@@ -251,12 +258,12 @@ def _(grad: Tensor, positions: Tensor, plan_data: Tensor, group: str) -> Tensor:
     return grad.new_empty((positions.shape[0], *grad.shape[1:]))
 
 
-def _exchange_setup(ctx, inputs, output) -> None:  # noqa: ANN001
+def _exchange_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     _, positions, plan_data, _, _, ctx.group = inputs
     ctx.save_for_backward(positions, plan_data)
 
 
-def _exchange_grads(ctx, grad):  # noqa: ANN001, ANN202
+def _exchange_grads(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     positions, plan_data = ctx.saved_tensors
     return exchange_rows_backward(grad, positions, plan_data, ctx.group), None, None, None, None, None
 

@@ -137,7 +137,7 @@ def read_magi_ranges(
     return layout_of_visibility(runs, total_tokens)
 
 
-def _magi_run(start: int, stop: int, queries: list, keys: list, types: list) -> KeyRun:
+def _magi_run(start: int, stop: int, queries: list[list[int]], keys: list[list[int]], types: list[int | str]) -> KeyRun:
     """What the keys [start, stop), inside or outside of each slice's as a whole, are seen by."""
     moving = False
     intervals = []

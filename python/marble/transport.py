@@ -209,12 +209,14 @@ class HostPeers:
             raise TransportError(f"{describe()}: {errors[0]}") from errors[0]
 
     def _start(
-        self, call: Callable[..., dist.Work], buffer: torch.Tensor, peer: int, tag: int, label: str
+        self, call: Callable[..., dist.Work | None], buffer: torch.Tensor, peer: int, tag: int, label: str
     ) -> dist.Work:
         try:
-            return call(buffer, self._ranks[peer], group=self._group, tag=tag)
+            work = call(buffer, self._ranks[peer], group=self._group, tag=tag)
         except RuntimeError as error:
             raise TransportError(f"{label}: rank {self._rank} cannot reach rank {peer}: {error}") from error
+        assert work is not None  # as it is outside of the group alone
+        return work
 
 
 class DevicePeers(HostPeers):

@@ -35,6 +35,11 @@ class KeyRun(NamedTuple):
         """The interval that holds the first key."""
         return next(((low, high) for low, high in self.intervals if low <= self.start < high), None)
 
+    def is_seen_until(self, end: int) -> bool:
+        """Whether the rows from its first key up to ``end`` see it."""
+        own = self.own()
+        return own is not None and own[1] == end
+
 
 def _normal(runs: list[KeyRun]) -> list[KeyRun]:
     """The same visibility in as few runs as can be, each as long as can be; a lone key counts as moving where it
@@ -145,12 +150,12 @@ def _spans(runs: list[KeyRun], end: int) -> list[SpanLike]:
         others = [interval for interval in run.intervals if interval in numbers]
         number = numbers[others[0]] if others else len(numbers)
         numbers[(run.start, run.stop)] = number
-        fates.setdefault(number, []).append(run.own()[1] == end)
+        fates.setdefault(number, []).append(run.is_seen_until(end))
     spans: list[SpanLike] = []
     for run in runs:
         length = run.stop - run.start
         if run.moving:
-            spans.append(("causal" if run.own()[1] == end else "branch", length))
+            spans.append(("causal" if run.is_seen_until(end) else "branch", length))
             continue
         number = numbers[(run.start, run.stop)]
         if not all(fates[number]):
@@ -180,7 +185,7 @@ def _visibility(layout: Layout) -> list[KeyRun]:
     return runs
 
 
-def _set_of(span: tuple, i: int) -> object:
+def _set_of(span: SpanLike, i: int) -> object:
     """What the spans of one set share."""
     if len(span) == 3:
         return span[0], span[2]
