@@ -8,11 +8,13 @@
 #include "transport/nccl/words.hpp"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -69,14 +71,18 @@ class HostQueue {
   std::thread thread_;
 };
 
+struct HostMark final : Mark {
+  std::shared_ptr<std::atomic<bool>> reached = std::make_shared<std::atomic<bool>>(false);
+};
+
 class HostDevice final : public Device {
  public:
   enum class Memory { device, host };  // what every pointer is taken for
 
-  explicit HostDevice(Memory memory = Memory::device) : memory_(memory) {}
+  explicit HostDevice(Memory taken_for = Memory::device) : memory(taken_for) {}
 
   void select() override {}
-  [[nodiscard]] bool is_device_memory(const void*) const override { return memory_ == Memory::device; }
+  [[nodiscard]] bool is_device_memory(const void*) const override { return memory == Memory::device; }
   [[nodiscard]] bool is_capturing() const override { return captures; }
   void enqueue(Queue queue, std::span<const WordOp> ops) override {
     queue_of(queue).push([list = std::vector(ops.begin(), ops.end())] {
@@ -91,6 +97,16 @@ class HostDevice final : public Device {
     if (queue == Queue::side) ++num_copies;
     const auto work = [=] { std::memcpy(target, source, static_cast<std::size_t>(bytes)); };
     queue_of(queue == Queue::side && blocks_side ? Queue::compute : queue).push(work);
+  }
+  [[nodiscard]] std::unique_ptr<Mark> mark(Queue queue) override {
+    auto mark = std::make_unique<HostMark>();
+    queue_of(queue).push([reached = mark->reached] { *reached = true; });
+    return mark;
+  }
+  void follow(Queue queue, const Mark& mark) override {
+    queue_of(queue).push([reached = dynamic_cast<const HostMark&>(mark).reached] {
+      while (!*reached) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    });
   }
   void synchronize(Queue queue) override { queue_of(queue).synchronize(); }
   [[nodiscard]] void* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
@@ -109,6 +125,11 @@ class HostDevice final : public Device {
   void register_words(void*, std::int64_t) override {}
   void unregister_words(void*) noexcept override {}
 
+  void pause(Queue queue, std::chrono::milliseconds time) {
+    queue_of(queue).push([=] { std::this_thread::sleep_for(time); });
+  }
+
+  Memory memory;
   bool captures = false;
   bool blocks_side = false;  // its queues share one, as streams on one hardware queue do
   int num_copies = 0;        // asked for on the side queue
@@ -116,7 +137,6 @@ class HostDevice final : public Device {
  private:
   HostQueue& queue_of(Queue queue) { return queue == Queue::compute || blocks_side ? compute_ : side_; }
 
-  Memory memory_;
   HostQueue compute_, side_;
 };
 

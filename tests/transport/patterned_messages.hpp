@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -29,10 +30,43 @@ inline std::byte pattern_byte(std::int32_t salt, std::int32_t source, std::int32
   return static_cast<std::byte>(x >> 56);
 }
 
+/// Memory for messages that is not the host's.
+struct TestMemory {
+  std::function<std::byte*(std::size_t bytes)> allocate;
+  std::function<void(std::byte*)> free;
+  std::function<void(void* to, const void* from, std::size_t bytes)> copy;  // returns when it is done
+};
+
+/// Bytes of the host, and their image in a test memory, if there is one.
+class TestBuffer {
+ public:
+  TestBuffer(std::size_t bytes, const TestMemory* memory, std::byte fill = {}) : host(bytes, fill), memory_(memory) {
+    if (memory_ == nullptr) return;
+    image_ = {memory_->allocate(bytes), memory_->free};
+    upload();
+  }
+
+  /// What messages name.
+  [[nodiscard]] std::byte* data() { return memory_ == nullptr ? host.data() : image_.get(); }
+  void upload() {
+    if (memory_ != nullptr) memory_->copy(image_.get(), host.data(), host.size());
+  }
+  void download() {
+    if (memory_ != nullptr) memory_->copy(host.data(), image_.get(), host.size());
+  }
+
+  std::vector<std::byte> host;
+
+ private:
+  const TestMemory* memory_;
+  std::unique_ptr<std::byte, std::function<void(std::byte*)>> image_ = {nullptr, [](std::byte*) {}};
+};
+
 class PatternedMessages {
  public:
-  PatternedMessages(std::int32_t rank, std::int32_t num_ranks, std::int32_t salt, const MessageSizes& sizes)
-      : rank_(rank), salt_(salt) {
+  PatternedMessages(std::int32_t rank, std::int32_t num_ranks, std::int32_t salt, const MessageSizes& sizes,
+                    const TestMemory* memory = nullptr)
+      : rank_(rank), salt_(salt), memory_(memory) {
     for (std::int32_t peer = 0; peer < num_ranks; ++peer) {
       add(sizes(rank, peer), peer, send_memory_, sends_);
       add(sizes(peer, rank), peer, recv_memory_, recvs_);
@@ -51,13 +85,17 @@ class PatternedMessages {
   }
 
   void overwrite_sends() {
-    for (auto& memory : send_memory_) std::fill(memory.begin(), memory.end(), kCanary);
+    for (TestBuffer& buffer : send_memory_) {
+      std::fill(buffer.host.begin(), buffer.host.end(), kCanary);
+      buffer.upload();
+    }
   }
 
   /// Every byte is what its sender meant, and nothing around a message was touched.
-  void expect_received() const {
+  void expect_received() {
     for (std::size_t i = 0; i < recvs_.size(); ++i) {
-      const auto& memory = recv_memory_[i];
+      recv_memory_[i].download();
+      const auto& memory = recv_memory_[i].host;
       const auto n = static_cast<std::size_t>(recvs_[i].bytes);
       const std::size_t index = index_in_peer(recvs_, i);
       std::size_t wrong = 0;
@@ -76,11 +114,11 @@ class PatternedMessages {
   static constexpr std::size_t kMargin = 16;
   static constexpr std::byte kCanary{0xcd};
 
-  static void add(const std::vector<std::int64_t>& sizes, std::int32_t peer,
-                  std::vector<std::vector<std::byte>>& memory, std::vector<Message>& messages) {
+  void add(const std::vector<std::int64_t>& sizes, std::int32_t peer, std::vector<TestBuffer>& buffers,
+           std::vector<Message>& messages) const {
     for (const std::int64_t bytes : sizes) {
-      auto& block = memory.emplace_back(static_cast<std::size_t>(bytes) + 2 * kMargin, kCanary);
-      messages.push_back({peer, block.data() + kMargin, bytes});
+      TestBuffer& buffer = buffers.emplace_back(static_cast<std::size_t>(bytes) + 2 * kMargin, memory_, kCanary);
+      messages.push_back({peer, buffer.data() + kMargin, bytes});
     }
   }
 
@@ -92,14 +130,16 @@ class PatternedMessages {
   void fill_sends() {
     for (std::size_t i = 0; i < sends_.size(); ++i) {
       const std::size_t index = index_in_peer(sends_, i);
-      auto* const data = static_cast<std::byte*>(sends_[i].data);
+      std::byte* const data = send_memory_[i].host.data() + kMargin;
       for (std::int64_t k = 0; k < sends_[i].bytes; ++k) data[k] = pattern_byte(salt_, rank_, sends_[i].peer, index, k);
+      send_memory_[i].upload();
     }
   }
 
   std::int32_t rank_;
   std::int32_t salt_;
-  std::vector<std::vector<std::byte>> send_memory_, recv_memory_;
+  const TestMemory* memory_;
+  std::vector<TestBuffer> send_memory_, recv_memory_;
   std::vector<Message> sends_, recvs_;
 };
 

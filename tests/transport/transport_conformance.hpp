@@ -31,6 +31,7 @@ struct RanksUnderTest {
   /// Returns when what was waited for is there, for transports that put waits into a stream.
   std::function<void()> synchronize = [] {};
   bool uses_memory_access = true;
+  std::shared_ptr<const TestMemory> memory = nullptr;  // of messages; null: the host's
 };
 
 inline void PrintTo(const RanksUnderTest& ranks, std::ostream* out) {
@@ -51,8 +52,13 @@ class TransportConformance : public testing::TestWithParam<RanksUnderTest> {
     transport.check();
   }
 
+  static PatternedMessages patterned(const Transport& transport, int salt, const MessageSizes& sizes) {
+    return {transport.rank(), transport.num_ranks(), salt, sizes, GetParam().memory.get()};
+  }
+  static TestBuffer buffer(std::size_t bytes) { return {bytes, GetParam().memory.get()}; }
+
   static void exchange(Transport& transport, int salt, const MessageSizes& sizes) {
-    PatternedMessages messages(transport.rank(), transport.num_ranks(), salt, sizes);
+    PatternedMessages messages = patterned(transport, salt, sizes);
     wait(transport, transport.begin(messages.sends(), messages.recvs(), "test"));
     messages.overwrite_sends();
     messages.expect_received();
@@ -134,7 +140,7 @@ TEST_P(TransportConformance, ExchangesInFlightDoNotMixAndMayBeWaitedForInAnyOrde
     constexpr int kInFlight = 7;
     std::vector<PatternedMessages> messages;
     std::vector<std::int64_t> tickets;
-    for (int i = 0; i < kInFlight; ++i) messages.emplace_back(transport.rank(), num_ranks(), i, uneven_sizes);
+    for (int i = 0; i < kInFlight; ++i) messages.push_back(patterned(transport, i, uneven_sizes));
     for (const auto& m : messages) tickets.push_back(transport.begin(m.sends(), m.recvs(), "test"));
     for (int i = 0; i < kInFlight; ++i) {  // a different order on each rank
       const auto at = static_cast<std::size_t>((3 * i + transport.rank()) % kInFlight);
@@ -163,7 +169,7 @@ TEST_P(TransportConformance, RepeatedExchangesStayRight) {
 
 TEST_P(TransportConformance, BytesFromOtherRanksAreCounted) {
   run([](Transport& transport) {
-    const PatternedMessages messages(transport.rank(), num_ranks(), 9, uneven_sizes);
+    const PatternedMessages messages = patterned(transport, 9, uneven_sizes);
     for (int round = 1; round <= 3; ++round) {
       wait(transport, transport.begin(messages.sends(), messages.recvs(), "test"));
       EXPECT_EQ(transport.bytes_received(), round * messages.bytes_from_others());
@@ -195,7 +201,7 @@ TEST_P(TransportConformance, MessageMemoryIsTouchedThroughItsAccessOnly) {
 
 TEST_P(TransportConformance, DifferentSizesAreAnErrorThatNamesTheMessage) {
   run([](Transport& transport) {
-    std::vector<std::byte> memory(64);
+    TestBuffer memory = buffer(64);
     const std::int32_t peer = (transport.rank() + 1) % num_ranks();
     const std::int32_t source = (transport.rank() + num_ranks() - 1) % num_ranks();
     const std::vector<Message> sends = {{peer, memory.data(), 4}, {peer, memory.data(), 8}};
@@ -214,7 +220,7 @@ TEST_P(TransportConformance, DifferentSizesAreAnErrorThatNamesTheMessage) {
 TEST_P(TransportConformance, DifferentNumbersOfMessagesAreAnError) {
   for (const std::size_t expected : {std::size_t{1}, std::size_t{3}})
     run([expected](Transport& transport) {
-      std::vector<std::byte> memory(64);
+      TestBuffer memory = buffer(64);
       const std::int32_t peer = (transport.rank() + 1) % num_ranks();
       const std::int32_t source = (transport.rank() + num_ranks() - 1) % num_ranks();
       const std::vector<Message> sends(2, Message{peer, memory.data(), 4});
@@ -259,7 +265,7 @@ TEST_P(TransportConformance, WaitsAreLimitedAndTheErrorSaysWhatWasAwaited) {
           std::this_thread::sleep_for(3 * kHasty);
           return;
         }
-        std::vector<std::byte> memory(1'024);
+        TestBuffer memory = buffer(1'024);
         const std::vector<Message> recvs = {{last, memory.data(), 1'000}, {last, memory.data() + 1'000, 24}};
         const auto started = std::chrono::steady_clock::now();
         EXPECT_EQ(transport_error([&] { wait(transport, transport.begin({}, recvs, "backward step 1 return")); }),

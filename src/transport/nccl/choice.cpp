@@ -46,12 +46,13 @@ Capability capability_from(const std::string& bytes) {
   return capability;
 }
 
-Choice choose(std::span<const Capability> ranks) {
+Choice choose(std::span<const Capability> ranks, const std::string& failed_copy) {
   const Rung wanted = ranks[0].wanted;
   for (std::size_t rank = 1; rank < ranks.size(); ++rank)
     require(ranks[rank].wanted == wanted, "rank 0 wants rung {} and rank {} wants {}", to_string(wanted), rank,
             to_string(ranks[rank].wanted));
-  const std::string no_copy = why_no_copy(ranks), no_sendrecv = why_no_sendrecv(ranks);
+  const std::string no_copy = failed_copy.empty() ? why_no_copy(ranks) : failed_copy,
+                    no_sendrecv = why_no_sendrecv(ranks);
   if (wanted == Rung::copy) require(no_copy.empty(), "rung copy is not possible: {}", no_copy);
   if (wanted == Rung::sendrecv) {
     require(no_sendrecv.empty(), "rung sendrecv is not possible: {}", no_sendrecv);

@@ -27,8 +27,9 @@ struct Choice {
   std::string why_not_better;  // empty for the best
 };
 
-/// The same on every rank. Throws InvalidArgument when ranks want different rungs, or one that some rank cannot take.
-[[nodiscard]] Choice choose(std::span<const Capability> ranks);
+/// The same on every rank. `failed_copy` says why rung copy was tried in vain, if it was. Throws InvalidArgument when
+/// ranks want different rungs, or one that some rank cannot take.
+[[nodiscard]] Choice choose(std::span<const Capability> ranks, const std::string& failed_copy = {});
 
 /// Of this host, as it has been running since it was started.
 [[nodiscard]] std::string host_name();

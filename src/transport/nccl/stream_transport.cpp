@@ -122,24 +122,17 @@ void StreamTransport::choose_rung(const NcclOptions& options) {
     name_ = description_ = "nccl";
     return use_words(WordMemory::own(Words::bytes(1, false)), false);
   }
-  Capability own{options.rung, host_name(), fabric_.no_copy, fabric_.no_library};
-  Choice choice = agree_on_rung(own);
-  if (choice.rung == Rung::copy) {
-    own.no_copy = set_up_copy();
-    choice = agree_on_rung(own);
-  }
+  const Capability own{options.rung, host_name(), fabric_.no_copy, fabric_.no_library};
+  std::vector<Capability> ranks;
+  for (const std::string& bytes : engine_->all_gather(to_bytes(own), "choice of a rung"))
+    ranks.push_back(capability_from(bytes));
+  Choice choice = choose(ranks);
+  if (choice.rung == Rung::copy) choice = choose(ranks, set_up_copy());
   if (choice.rung == Rung::sendrecv) set_up_sendrecv();
   name_ = fmt::format("nccl-{}", to_string(choice.rung));
   description_ = choice.rung == Rung::copy
                      ? fmt::format("nccl: rung copy, copy engines between {} ranks of one host", num_ranks_)
                      : fmt::format("nccl: rung sendrecv, {} ({})", fabric_.library->describe(), choice.why_not_better);
-}
-
-Choice StreamTransport::agree_on_rung(const Capability& own) {
-  std::vector<Capability> ranks;
-  for (const std::string& bytes : engine_->all_gather(to_bytes(own), "choice of a rung"))
-    ranks.push_back(capability_from(bytes));
-  return choose(ranks);
 }
 
 /// Runs `fn` here, then meets the other ranks: throws BackendError on all when it threw on one.

@@ -68,7 +68,6 @@ class StreamTransport final : public Transport {
 
   // Making it.
   void choose_rung(const NcclOptions& options);
-  [[nodiscard]] Choice agree_on_rung(const Capability& own);
   [[nodiscard]] std::string set_up_copy();
   void set_up_sendrecv();
   void use_words(std::unique_ptr<WordMemory> memory, bool all_rows);
