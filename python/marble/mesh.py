@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from marble.groups import TRANSPORTS, register_group
+from marble.groups import TRANSPORTS, register_group, sessions_of
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -64,6 +64,16 @@ class Mesh:
     def size(self) -> int:
         """Ranks in all."""
         return self.ring * self.ulysses
+
+    def check(self) -> None:
+        """
+        Raises TransportError when a transport between this mesh's ranks has failed.
+
+        Between GPUs a failed wait is the stream's: its results count only once the stream has been synchronised (as
+        ``loss.item()`` does) and this call has returned. Every later call on the mesh raises too.
+        """
+        for session in sessions_of(self.group):
+            session.check()
 
     @classmethod
     def from_group(

@@ -80,19 +80,22 @@ def attention_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    dout: Tensor,
-    dlse: Tensor,
+    dout: Tensor | None,
+    dlse: Tensor | None,
     rank_plan: Tensor,
     group: str,
     softmax_scale: float,
     softcap: float,
     deterministic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients by q, k and v, in their dtype, from those by output and LSE."""
+    """Gradients by q, k and v, in their dtype, from those by output and LSE (None: zero)."""
+    dout = torch.zeros_like(out) if dout is None else dout
     q, k, v, out, dout = (_dense_rows(x) for x in (q, k, v, out, dout))
     dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-    # The gradient by a score is P * (dP - delta + dlse). Rows without a key have LSE -inf and no gradient.
-    shift = torch.where(lse.isneginf(), 0.0, -dlse).contiguous()
+    shift = None
+    if dlse is not None:
+        # The gradient by a score is P * (dP - delta + dlse). Rows without a key have LSE -inf and no gradient.
+        shift = torch.where(lse.isneginf(), 0.0, -dlse).contiguous()
     with collective_call(group, q) as session:
         bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap, deterministic)
         bound.backward(
@@ -102,7 +105,7 @@ def attention_backward(
             _view(out),
             _scalar_view(lse),
             _view(dout),
-            _scalar_view(shift) if shift.numel() else _NO_TENSOR,
+            _NO_TENSOR if shift is None or shift.numel() == 0 else _scalar_view(shift),
             _view(dq),
             _view(dk),
             _view(dv),
@@ -117,8 +120,8 @@ def _(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
-    dout: Tensor,
-    dlse: Tensor,
+    dout: Tensor | None,
+    dlse: Tensor | None,
     rank_plan: Tensor,
     group: str,
     softmax_scale: float,
@@ -130,12 +133,13 @@ def _(
 
 
 def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.set_materialize_grads(False)
     q, k, v, rank_plan, *ctx.options = inputs
     out, lse = output
     ctx.save_for_backward(q, k, v, out, lse, rank_plan)
 
 
-def _attention_grads(ctx: Any, dout: Tensor, dlse: Tensor) -> tuple[Tensor | None, ...]:
+def _attention_grads(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
     q, k, v, out, lse, rank_plan = ctx.saved_tensors
     grads = attention_backward(q, k, v, out, lse, dout, dlse, rank_plan, *ctx.options)
     return (*grads, None, None, None, None, None)

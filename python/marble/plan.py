@@ -34,9 +34,10 @@ class Plan:
     One rank's plan: plain numbers and host tensors, so it travels from loader workers as shared memory.
 
     ``rows``: of this rank's tensors, pads included; depends only on tokens, mesh and block, so shapes do not change
-    with the layout. ``positions``: int64 [rows], the pack position of each row, -1 in pads, which sit at the end.
-    ``rank_plans``: one uint8 tensor per kind of layer, the work and transfers that attention carries out. ``data``: the
-    whole plan, serialised (uint8). ``digest``: equal on ranks that hold the same plan.
+    with the layout. ``positions``: int64 [rows], the pack position of each row, -1 in pads, which sit at the end; the
+    only part that :meth:`to` moves. ``rank_plans``: one uint8 tensor per kind of layer, the work and transfers that
+    attention carries out. ``data``: the whole plan, serialised (uint8). ``digest``: equal on ranks that hold the same
+    plan.
     """
 
     tokens: int
@@ -57,7 +58,7 @@ class Plan:
 
     def __getstate__(self) -> dict[str, Any]:
         # One tensor travels from a loader's worker faster than many: each costs an exchange with the worker.
-        parts = [self.positions.view(torch.uint8), *self.rank_plans, self.data]
+        parts = [self.positions.cpu().view(torch.uint8), *self.rank_plans, self.data]
         state = {key: value for key, value in self.__dict__.items() if not isinstance(value, (torch.Tensor, tuple))}
         return {**state, "parts": torch.cat(parts), "sizes": [part.numel() for part in parts]}
 
@@ -65,6 +66,17 @@ class Plan:
         positions, *rank_plans, data = (part.clone() for part in state.pop("parts").split(state.pop("sizes")))
         self.__dict__.update(state, positions=positions.view(torch.int64), rank_plans=tuple(rank_plans), data=data)
         self.__post_init__()
+
+    def __repr__(self) -> str:
+        return f"Plan({self.tokens} tokens, rank {self.mesh.rank} of {self.mesh.size}, {self.rows} rows)"
+
+    def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Plan:
+        """The plan with ``positions`` on a device, so that :meth:`shard` does not move them at every call."""
+        return replace(self, positions=self.positions.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Plan:
+        """The plan with ``positions`` in pinned memory, as DataLoader(pin_memory=True) asks for."""
+        return replace(self, positions=self.positions.pin_memory())
 
     @property
     def valid_rows(self) -> int:
@@ -116,12 +128,12 @@ class Plan:
 
     def pieces(self, rank: int | None = None) -> list[Piece]:
         """What a rank (default: this one) stores, ascending in row: a loader fetches only these tokens."""
-        positions = self.positions[: self.valid_rows].numpy() if rank is None else self.native.positions(rank)
+        positions = self.native.positions(self.mesh.rank if rank is None else rank)
         return list(_pieces(positions))
 
     def rope_positions(self) -> torch.Tensor:
         """Index of each row's token within its sample, int64 [rows], 0 in pads."""
-        inside = torch.from_numpy(self.layout.positions_in_sample())
+        inside = torch.from_numpy(self.layout.positions_in_sample()).to(self.positions.device)
         return inside[self.positions.clamp(min=0)] * (self.positions != PAD)
 
     def explain(self) -> str:

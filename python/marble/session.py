@@ -8,6 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -71,11 +72,7 @@ class Session:
             self._notices.settle()
             yield
         except _native.TransportError as error:
-            told = self._notices.read()
-            self._notices.give_up(str(error))
-            if told is None or told in str(error):
-                raise
-            raise _native.TransportError(f"{error}; {told}") from error
+            self._raise_explained(error)
         except Exception as error:
             refuse_call(self._name, str(error), is_counted=True)
             raise
@@ -84,6 +81,22 @@ class Session:
     def has_own_transport(self) -> bool:
         """Whether marble's own transport between GPUs moves the messages."""
         return self._has_own_transport
+
+    def check(self) -> None:
+        """Raises TransportError when the transport has failed."""
+        try:
+            self._transport.check()
+        except _native.TransportError as error:
+            self._raise_explained(error)
+
+    def _raise_explained(self, error: _native.TransportError) -> NoReturn:
+        """Raises the error with what another rank said, which hears of this rank's failure in turn."""
+        if self._notices is not None:
+            told = self._notices.read()
+            self._notices.give_up(str(error))
+            if told is not None and told not in str(error):
+                raise _native.TransportError(f"{error}; {told}") from error
+        raise error
 
     def describe(self) -> str:
         """How messages travel, in words."""

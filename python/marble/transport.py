@@ -105,7 +105,10 @@ class Notices:
             self._store.wait(keys, TIME_LIMIT)
         except RuntimeError as error:
             raise TransportError(f"rank {self._rank} failed to meet the other ranks: {error}") from error
-        return [self._store.get(key).decode() for key in keys]
+        texts = [self._store.get(key).decode() for key in keys]
+        # Whoever came here has read what was gathered before.
+        self._store.delete_key(f"gathered/{self._gathered - 1}/{self._rank}")
+        return texts
 
     def _say(self, key: str, text: str) -> None:
         with suppress(RuntimeError):  # a store that is gone has nobody to tell
@@ -220,7 +223,7 @@ class HostPeers:
 
 
 class DevicePeers(HostPeers):
-    """Moves a GPU's memory in the order of the current stream; the host waits for nothing but an agreement."""
+    """Moves a GPU's memory in the order of the current stream; the host waits for no GPU."""
 
     name = "GPU tensors"
 
@@ -243,6 +246,10 @@ class DevicePeers(HostPeers):
         self._tickets += 1
         self._works[self._tickets] = (label, sum(size for _, _, size in recvs), works)
         return self._tickets
+
+    def gather(self, value: int) -> list[int]:
+        """The 64-bit value of each rank, through the store: no GPU need be idle for it."""
+        return [int(text) for text in self._notices.gather(str(value))]
 
     def wait(self, ticket: int) -> int:
         """Makes the current stream wait for the exchange; returns the bytes that it receives."""

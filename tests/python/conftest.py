@@ -28,10 +28,10 @@ def pool():
         yield ranks
 
 
-@pytest.fixture(scope="session", params=["nccl", "cpu:gloo,cuda:nccl"])
+@pytest.fixture(scope="session", params=[("nccl", "own"), ("cpu:gloo,cuda:nccl", "group")], ids=["own", "group"])
 def gpu_pool(request):
     """The same with a GPU for each rank, one or two."""
-    with RankPool(min(2, torch.cuda.device_count()), request.param) as ranks:
+    with RankPool(min(2, torch.cuda.device_count()), *request.param) as ranks:
         yield ranks
 
 

@@ -4,6 +4,7 @@
 
 import importlib
 import multiprocessing
+import os
 import pathlib
 import sys
 import tempfile
@@ -19,7 +20,8 @@ class RankError(AssertionError):
     """What a rank raised, with its traceback."""
 
 
-def _serve(rank: int, ranks: int, backend: str, store: str, pipe) -> None:
+def _serve(rank: int, ranks: int, backend: str, transport: str, store: str, pipe) -> None:
+    os.environ["MARBLE_TEST_TRANSPORT"] = transport
     sys.path.insert(0, HERE)
     import torch
     import torch.distributed as dist
@@ -50,9 +52,10 @@ def _serve(rank: int, ranks: int, backend: str, store: str, pipe) -> None:
 class RankPool:
     """Starts its workers at the first use and again after a hang. Over NCCL each rank has the GPU of its number."""
 
-    def __init__(self, ranks: int, backend: str = "gloo") -> None:
+    def __init__(self, ranks: int, backend: str = "gloo", transport: str = "auto") -> None:
         self._ranks = ranks
         self._backend = backend
+        self.transport = transport
         self._workers = []
 
     def __enter__(self) -> "RankPool":
@@ -68,7 +71,7 @@ class RankPool:
         for rank in range(self._ranks):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_serve, args=(rank, self._ranks, self._backend, store, theirs), daemon=True
+                target=_serve, args=(rank, self._ranks, self._backend, self.transport, store, theirs), daemon=True
             )
             process.start()
             self._workers.append((process, ours))
