@@ -111,7 +111,7 @@ __device__ __forceinline__ void write_output(const ForwardParams& params, const 
     if (is_valid && lane == 0) {
       constexpr float kLn2 = 0.6931471805599453f;
       params.lse[row * params.lse_row_stride + unit.head * params.lse_head_stride] =
-          sum == 0.f ? -INFINITY : softmax.row_max[r] * params.exponent_scale * kLn2 + logf(sum);
+          sum == 0.f ? -INFINITY : __fmul_rn(softmax.row_max[r], params.exponent_scale) * kLn2 + logf(sum);
     }
     T* out = static_cast<T*>(params.out.data) + row * params.out.row_stride + unit.head * params.out.head_stride;
 #pragma unroll

@@ -33,9 +33,9 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float row_max = fmaxf(softmax.row_max[r], other.row_max[r]);
-      const float subtracted = (row_max == -INFINITY ? 0.f : row_max) * params.exponent_scale;
-      rescale[r] = exp2_approx(softmax.row_max[r] * params.exponent_scale - subtracted);
-      weight[r] = exp2_approx(other.row_max[r] * params.exponent_scale - subtracted);
+      const float subtracted = max_exponent(row_max, params.exponent_scale);
+      rescale[r] = exp2_approx(__fmul_rn(softmax.row_max[r], params.exponent_scale) - subtracted);
+      weight[r] = exp2_approx(__fmul_rn(other.row_max[r], params.exponent_scale) - subtracted);
       softmax.row_max[r] = row_max;
       softmax.row_sum[r] = softmax.row_sum[r] * rescale[r] + other.row_sum[r] * weight[r];
     }

@@ -55,6 +55,12 @@ __device__ __forceinline__ void apply_mask(float (&scores)[kCount], const std::u
   }
 }
 
+/// A row's maximum as a base-2 exponent; 0 for a row that has seen no key. Rounded here: fused into the difference of
+/// an old and a new one, the product's rounding error would shrink or grow the sums anew with every tile.
+__device__ __forceinline__ float max_exponent(float row_max, float exponent_scale) {
+  return row_max == -INFINITY ? 0.f : __fmul_rn(row_max, exponent_scale);
+}
+
 /// Turns scores into exponentials and updates the state; `rescale` is what earlier sums and outputs shrink by.
 template <bool kMasked, int kCount>
 __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scores)[kCount], float (&rescale)[2],
@@ -65,8 +71,8 @@ __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scor
 #pragma unroll
     for (int i = 2 * r; i < kCount; i += 4) row_max = fmaxf(row_max, fmaxf(scores[i], scores[i + 1]));
     row_max = quad_max(row_max);
-    const float subtracted = (kMasked && row_max == -INFINITY ? 0.f : row_max) * exponent_scale;
-    rescale[r] = exp2_approx(state.row_max[r] * exponent_scale - subtracted);
+    const float subtracted = kMasked ? max_exponent(row_max, exponent_scale) : __fmul_rn(row_max, exponent_scale);
+    rescale[r] = exp2_approx(__fmul_rn(state.row_max[r], exponent_scale) - subtracted);
     state.row_max[r] = row_max;
     float sum = state.row_sum[r] * rescale[r];
 #pragma unroll
