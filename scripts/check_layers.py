@@ -19,7 +19,7 @@ HEADER_LAYER = {
     "mask.hpp": "mask",
     "rank_plan.hpp": "rank_plan", "plan.hpp": "plan", "hardware.hpp": "plan", "cost.hpp": "plan",
     "backend.hpp": "backend", "cuda.hpp": "backend", "transport.hpp": "transport",
-    "attention.hpp": "exec", "verify.hpp": "verify", "bench.hpp": "bench",
+    "attention.hpp": "exec", "verify.hpp": "verify", "trace.hpp": "trace", "bench.hpp": "bench",
 }
 
 # Layer -> layers that it may include, besides itself.
@@ -32,8 +32,9 @@ MAY_SEE = {
     "backend": {"base", "mask", "rank_plan"},
     "transport": {"base"},
     "exec": {"base", "layout", "mask", "rank_plan", "plan", "backend", "transport"},
-    "verify": {"base", "layout", "mask", "rank_plan", "plan", "backend", "transport", "exec"},
-    "bench": {"base", "layout", "mask", "rank_plan", "plan", "backend", "transport", "exec", "verify"},
+    "trace": {"rank_plan", "backend", "transport", "exec"},
+    "verify": {"base", "layout", "mask", "rank_plan", "plan", "backend", "transport", "exec", "trace"},
+    "bench": {"base", "layout", "mask", "rank_plan", "plan", "backend", "transport", "exec", "trace", "verify"},
 }
 
 # Folders that see the public headers only.

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 namespace marble {
 
@@ -35,6 +36,16 @@ struct BackwardCall {
   void* saved = nullptr;
 };
 
+/// Told of passes ("layer 0 forward") and their steps as the executor asks for them, on its thread; for traces.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void begin_pass(std::string_view pass) = 0;
+  virtual void begin_step(std::int64_t step) = 0;
+  virtual void end_step() = 0;
+  virtual void end_pass() = 0;
+};
+
 /// A rank plan bound to a backend and a transport, with its workspace: made once per plan, used by every layer. The
 /// rank plan, backend and transport must outlive it.
 class BoundAttention {
@@ -46,6 +57,9 @@ class BoundAttention {
   ~BoundAttention();
   BoundAttention(const BoundAttention&) = delete;
   BoundAttention& operator=(const BoundAttention&) = delete;
+
+  /// `observer` outlives it; null: none.
+  void observe(StepObserver* observer);
 
   struct Impl;
   [[nodiscard]] Impl& impl() { return *impl_; }

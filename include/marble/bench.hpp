@@ -8,6 +8,7 @@
 #include "marble/backend.hpp"
 #include "marble/plan.hpp"
 #include "marble/tensor.hpp"
+#include "marble/trace.hpp"
 #include "marble/transport.hpp"
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct BenchOptions {
   /// Makes one rank's backend, on that rank's own thread.
   std::function<std::unique_ptr<Backend>(int num_threads)> backend = make_cpu_backend;
   TransportOptions transport;  // local ranks only
+  TraceSink trace;             // of one more pass each way after the samples; none: nothing is recorded
 };
 
 /// Milliseconds of one pass: medians over the repeats, each repeat's time that of its slowest rank.

@@ -10,6 +10,7 @@
 #include "marble/layout.hpp"
 #include "marble/plan.hpp"
 #include "marble/tensor.hpp"
+#include "marble/trace.hpp"
 #include "marble/transport.hpp"
 
 #include <chrono>
@@ -38,9 +39,10 @@ struct VerifyOptions {
   int threads = 0;  // of this process, shared by its ranks; 0: all cores
   PlanOptions plan;
   BackendFactory backend = make_cpu_backend;
-  std::optional<int> reference_gpu;  // the fp64 reference runs on this GPU; none: on the CPU
+  std::optional<int> reference_gpu;                      // the fp64 reference runs on this GPU; none: on the CPU
   TransportOptions transport{std::chrono::minutes(10)};  // local ranks only
   VerifyProgress progress;
+  TraceSink trace;  // of the distributed run; none: nothing is recorded
 };
 
 /// Relative Frobenius errors against dense fp64: of the distributed run, of one rank, and the first over the second

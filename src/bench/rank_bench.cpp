@@ -11,7 +11,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <string>
+#include <utility>
 
 namespace marble {
 namespace {
@@ -124,8 +127,9 @@ class RankBench {
   RankBench(const Plan& plan, const BenchOptions& options, int threads, Transport& transport)
       : options_(options),
         inner_(options.backend(threads)),
-        backend_(*inner_),
-        transport_(transport),
+        trace_(options.trace ? std::make_unique<RankTrace>(*inner_, transport) : nullptr),
+        backend_(trace_ ? trace_->backend() : *inner_),
+        transport_(trace_ ? trace_->transport() : transport),
         access_(backend_, transport_),
         rank_plan_(make_rank_plan(plan, transport.rank(), options.layer, threads)),
         q_(tensor(plan.model.heads)),
@@ -156,6 +160,7 @@ class RankBench {
       sample(&RankBench::backward, {Timed::backward, Timed::backward_compute, Timed::backward_communication});
       sample(&RankBench::both, {Timed::both});
     }
+    if (trace_) trace();
     return gather();
   }
 
@@ -165,16 +170,19 @@ class RankBench {
   /// The transport may move host bytes only, and tensors are the backend's memory.
   class Access {
    public:
-    Access(Backend& backend, Transport& transport) : transport_(transport) {
-      transport.set_memory_access(
-          {[&backend](void* to, const void* from, std::int64_t bytes) { backend.copy_to_host(to, from, bytes); },
-           [&backend](void* to, const void* from, std::int64_t bytes) { backend.copy_from_host(to, from, bytes); }});
-    }
+    Access(Backend& backend, Transport& transport) : backend_(backend), transport_(transport) { set(); }
     ~Access() { transport_.set_memory_access({}); }
     Access(const Access&) = delete;
     Access& operator=(const Access&) = delete;
 
+    void set() {
+      transport_.set_memory_access(
+          {[this](void* to, const void* from, std::int64_t bytes) { backend_.copy_to_host(to, from, bytes); },
+           [this](void* to, const void* from, std::int64_t bytes) { backend_.copy_from_host(to, from, bytes); }});
+    }
+
    private:
+    Backend& backend_;
     Transport& transport_;
   };
 
@@ -201,6 +209,20 @@ class RankBench {
   void both() {
     forward();
     backward();
+  }
+
+  void trace() {
+    transport_.agree(0, "start of the trace");
+    attention_.observe(&trace_->observer());
+    trace_->record(true);
+    options_.forward_only ? forward() : both();
+    attention_.observe(nullptr);
+    backend_.synchronize();
+    transport_.check();
+    transport_.set_memory_access({});
+    const std::string events = trace_->gather();
+    if (transport_.rank() == 0) options_.trace(events);
+    access_.set();
   }
 
   void count_bytes(RankSamples::Count count, PassFunction pass) {
@@ -258,6 +280,7 @@ class RankBench {
 
   const BenchOptions& options_;
   std::unique_ptr<Backend> inner_;
+  std::unique_ptr<RankTrace> trace_;  // null: nobody asked
   PartBackend backend_;
   PartTransport transport_;
   Access access_;

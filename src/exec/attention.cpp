@@ -66,11 +66,18 @@ struct BoundAttention::Impl {
   std::unique_ptr<BoundPlan> bound;
   WorkspaceLayout layout;
   std::unique_ptr<Memory> workspace;
+  StepObserver* observer = nullptr;
 
   /// Everything that can be refused without the other ranks.
   void prepare();
   /// Throws on every rank when one refused (`refusal`: this rank does), or brings something else.
   void agree(bool refusal);
+  void begin_pass(Pass pass) const {
+    if (observer != nullptr) observer->begin_pass(fmt::format("layer {} {}", plan.header().layer, to_string(pass)));
+  }
+  void end_pass() const {
+    if (observer != nullptr) observer->end_pass();
+  }
   /// Rows beyond this rank's tokens.
   [[nodiscard]] TensorView pads(const TensorView& view) const {
     const RankPlanHeader& header = plan.header();
@@ -134,6 +141,10 @@ BoundAttention::BoundAttention(const RankPlan& plan, DType dtype, const Attentio
 
 BoundAttention::~BoundAttention() = default;
 
+void BoundAttention::observe(StepObserver* observer) {
+  impl_->observer = observer;
+}
+
 namespace {
 
 /// One pass over the plan's steps, with the caller's tensors in place.
@@ -176,12 +187,14 @@ class PassRun {
     const std::span<const Step> all = steps(impl_.plan, pass_);
     if (!all.empty()) begin_fetch(all, 0);
     for (std::size_t s = 0; s < all.size(); ++s) {
+      if (impl_.observer != nullptr) impl_.observer->begin_step(static_cast<std::int64_t>(s));
       fetch_.wait();
       if (s + 1 < all.size()) begin_fetch(all, s + 1);
       if (all[s].work >= 0) attend(all[s].work, impl_.plan.works()[static_cast<std::size_t>(all[s].work)]);
       give_back_.wait();
       finish(all[s].finishes);
       give_back_.begin(all[s].give_back, label(s, "return"));
+      if (impl_.observer != nullptr) impl_.observer->end_step();
     }
     give_back_.wait();
   }
@@ -216,6 +229,7 @@ void attention_forward(BoundAttention& attention, const ForwardCall& call) {
   BoundAttention::Impl& impl = attention.impl();
   check_call(impl.plan, impl.dtype, call);
   check_saved(call.saved, impl.layout.saved_bytes);
+  impl.begin_pass(Pass::forward);
   PassRun pass(impl, Pass::forward, call.saved);
   pass.set(Tensor::q, call.q);
   pass.set(Tensor::k, call.k);
@@ -230,12 +244,14 @@ void attention_forward(BoundAttention& attention, const ForwardCall& call) {
   zero_view(impl.backend, impl.pads(call.out));
   const TensorView lse_pads = impl.pads(call.lse);
   if (lse_pads.bytes() > 0) impl.backend.unpack(impl.workspace->at(impl.layout.lse_pads), lse_pads, false);
+  impl.end_pass();
 }
 
 void attention_backward(BoundAttention& attention, const BackwardCall& call) {
   BoundAttention::Impl& impl = attention.impl();
   check_call(impl.plan, impl.dtype, call);
   check_saved(call.saved, impl.layout.saved_bytes);
+  impl.begin_pass(Pass::backward);
   PassRun pass(impl, Pass::backward, call.saved);
   pass.set(Tensor::q, call.q);
   pass.set(Tensor::k, call.k);
@@ -263,6 +279,7 @@ void attention_backward(BoundAttention& attention, const BackwardCall& call) {
     impl.backend.backward(*impl.bound, index, tensors, impl.options);
   });
   for (const TensorView& view : {call.dq, call.dk, call.dv}) zero_view(impl.backend, impl.pads(view));
+  impl.end_pass();
 }
 
 std::int64_t saved_bytes(const RankPlan& plan, DType dtype) {

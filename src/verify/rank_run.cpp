@@ -15,7 +15,9 @@
 #include <cstddef>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace marble {
@@ -164,7 +166,11 @@ class RankRun {
         positions_(rank_positions(request.plan, transport.rank())),
         inner_(request.options.backend(request.threads_per_rank)),
         backend_(*inner_, transport.rank() == 0 ? request.progress : silent_,
-                 num_works(rank_plan_, request.options.forward_only)) {}
+                 num_works(rank_plan_, request.options.forward_only)) {
+    if (!request.trace) return;
+    trace_.emplace(backend_, transport);
+    trace_->record(true);
+  }
 
   RankResult run() {
     // The transport may move host bytes only, and tensors are the backend's memory.
@@ -173,6 +179,10 @@ class RankRun {
          [this](void* to, const void* from, std::int64_t bytes) { backend_.copy_from_host(to, from, bytes); }});
     passes();
     transport_.set_memory_access({});
+    if (trace_) {
+      const std::string events = trace_->gather();
+      if (transport_.rank() == 0) request_.trace(events);
+    }
     result_.rounds_products = backend_.rounds_products();
     return std::move(result_);
   }
@@ -188,7 +198,9 @@ class RankRun {
     q.fill(request_.inputs.q, positions_);
     k.fill(request_.inputs.k, positions_);
     v.fill(request_.inputs.v, positions_);
-    BoundAttention attention(rank_plan_, dtype, request_.options.attention, backend_, transport_);
+    BoundAttention attention(rank_plan_, dtype, request_.options.attention, trace_ ? trace_->backend() : backend_,
+                             trace_ ? trace_->transport() : transport_);
+    if (trace_) attention.observe(&trace_->observer());
     const std::int64_t bytes_before = transport_.bytes_received();
     const std::int64_t tiles_before = backend_.tiles_computed();
     const RankTensor saved(backend_, DType::fp32, saved_bytes(rank_plan_, dtype) / 4, 1, 1);
@@ -251,6 +263,7 @@ class RankRun {
   std::vector<std::int64_t> positions_;
   std::unique_ptr<Backend> inner_;
   WatchedBackend backend_;
+  std::optional<RankTrace> trace_;
   RankResult result_;
 };
 

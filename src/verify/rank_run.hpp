@@ -37,6 +37,7 @@ struct RunRequest {
   const VerifyOptions& options;  // attention.softmax_scale is set
   int threads_per_rank = 1;
   VerifyProgress progress;  // fraction of this run, on rank 0
+  TraceSink trace = {};     // of this run
 };
 
 /// Collective over the ranks of `transport`. The result is on rank 0, the others get nothing.

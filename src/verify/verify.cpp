@@ -54,8 +54,12 @@ class Verification {
   }
 
   [[nodiscard]] RunRequest distributed(int local_ranks) const {
-    return {plan_, inputs_, options_, std::max(1, threads_ / local_ranks),
-            part(options_.progress, 0.0, kRunShare, "distributed run")};
+    return {plan_,
+            inputs_,
+            options_,
+            std::max(1, threads_ / local_ranks),
+            part(options_.progress, 0.0, kRunShare, "distributed run"),
+            options_.trace};
   }
 
   /// Compares the gathered run with one rank and with fp64.

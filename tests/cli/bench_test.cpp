@@ -76,6 +76,19 @@ TEST(BenchCommand, TextNamesTheRunAndEachPass) {
     EXPECT_THAT(result.out, testing::HasSubstr(part));
 }
 
+TEST(BenchCommand, WritesATraceOfAllRanksAndLayerKinds) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.path("trace.json");
+  ASSERT_EQ(run_marble(kBench + "--ring 2 --trace " + file).code, 0);
+  const json trace = json::parse(scratch.read("trace.json"));
+  for (int rank : {0, 1})
+    for (const char* pass : {"layer 0 forward", "layer 0 backward", "layer 1 forward", "layer 1 backward"})
+      EXPECT_EQ(std::count_if(trace["traceEvents"].begin(), trace["traceEvents"].end(),
+                              [&](const json& event) { return event["pid"] == rank && event["name"] == pass; }),
+                1)
+          << pass;
+}
+
 struct Refusal {
   const char* flags;
   const char* says;
@@ -98,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Flags, BenchRefuses,
                                          Refusal{"--transport nccl", "use --backend cuda"},
                                          Refusal{"--dtype int8", "int8"}, Refusal{"--ring 0", "0"},
                                          Refusal{"--repeats 0", "--repeats 0 is not positive"},
+                                         Refusal{"--trace /nowhere/trace.json", "cannot write '/nowhere/trace.json'"},
                                          Refusal{"--warm-up 0", "--warm-up 0 is not positive"},
                                          Refusal{"--softcap -1", "softcap"}));
 

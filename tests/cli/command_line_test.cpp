@@ -150,6 +150,17 @@ TEST(CommandLine, VerifyTextEndsWithTheVerdictAndDrawsNoBarOffATerminal) {
   EXPECT_EQ(result.err, "");
 }
 
+TEST(CommandLine, VerifyWritesATraceOfTheDistributedRun) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.path("trace.json");
+  ASSERT_EQ(run_marble("verify " + kPack + "--heads 2/1 --dim 16 --layers 1 --ring 2 --trace " + file).code, 0);
+  std::vector<int> passes(2, 0);
+  const json trace = json::parse(scratch.read("trace.json"));
+  for (const json& event : trace["traceEvents"])
+    if (event.value("cat", "") == "pass") ++passes.at(event["pid"].get<std::size_t>());
+  EXPECT_EQ(passes, (std::vector<int>{2, 2}));  // the run on one rank is not in it
+}
+
 TEST(CommandLine, VerifyRunsThePlanThatPlanWrote) {
   const ScratchFolder scratch;
   const std::string file = scratch.path("pack.plan");

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 namespace marble::test {
@@ -29,6 +30,18 @@ TEST(CommandLineOverMpi, BenchTimesProcessesAndOnePrints) {
   ASSERT_EQ(result.code, 0) << result.out << result.err;
   EXPECT_GT(result.json()["layers"][0]["both"]["layer_ms"].get<double>(), 0.0);
   EXPECT_EQ(result.json()["layers"][0]["forward"]["received_bytes"], 2000 * 2 * 16 * 2);
+}
+
+TEST(CommandLineOverMpi, RankZeroWritesTheTraceOfAllProcesses) {
+  const ScratchFolder scratch;
+  const std::string file = scratch.path("trace.json");
+  const CommandResult result = run_mpi("-n 2 MARBLE bench gemma3-docs --tokens 2000 --repeats 1 --layers 1 " + kSmall +
+                                       "--ring 2 --trace " + file);
+  ASSERT_EQ(result.code, 0) << result.out << result.err;
+  std::set<int> ranks;
+  const nlohmann::json trace = nlohmann::json::parse(scratch.read("trace.json"));
+  for (const auto& event : trace["traceEvents"]) ranks.insert(event["pid"].get<int>());
+  EXPECT_EQ(ranks, (std::set<int>{0, 1}));
 }
 
 TEST(CommandLineOverMpi, MeshOfAnotherSizeIsRefused) {

@@ -38,6 +38,7 @@ struct Flags {
   int repeats = 10;
   int warm_up = 2;
   bool forward_only = false;
+  std::string trace;
   bool json = false;
 };
 
@@ -218,10 +219,13 @@ std::unique_ptr<Transport> make_transport(const Flags& flags, Job& job) {
 }
 
 int run_bench(const Flags& flags) {
+  TraceFile trace(flags.trace);
   Job job = make_job(flags);
   const std::unique_ptr<Transport> transport = make_transport(flags, job);
+  job.options.trace = trace.sink();
   const std::vector<BenchResult> results = run_layers(job, transport.get());
   if (results.empty()) return 0;
+  trace.write();
   if (flags.json)
     print_document(flags, job, results);
   else
@@ -246,6 +250,7 @@ Run set_up_bench(CLI::App& app) {
   app.add_option("--repeats", flags->repeats, "Samples of each time")->capture_default_str();
   app.add_option("--warm-up", flags->warm_up, "Passes before the samples")->capture_default_str();
   app.add_option("--threads", flags->threads, "Threads of this process (0: all cores)")->capture_default_str();
+  app.add_option("--trace", flags->trace, "Write a trace of one more pass each way to this file, for Perfetto");
   app.add_flag("--json", flags->json, "Print one JSON document");
   return [flags] { return run_bench(*flags); };
 }

@@ -35,6 +35,7 @@ struct Flags {
   std::string plan_file;
   std::string backend = "cpu";
   std::string transport = "local";
+  std::string trace;
   int threads = 0;
   bool forward_only = false;
   bool json = false;
@@ -250,16 +251,21 @@ bool share_verdict(bool pass, Transport& transport) {
 }
 
 int run_verify(const Flags& flags) {
+  TraceFile trace(flags.trace);
   Job job = make_job(flags);
+  job.options.trace = trace.sink();
   if (flags.transport == "local") {
     choose_backend(flags.backend, 0, job.options);
-    return report(flags, job, run_layers(job, nullptr)) ? 0 : 1;
+    const auto results = run_layers(job, nullptr);
+    trace.write();
+    return report(flags, job, results) ? 0 : 1;
   }
   const auto transport = make_mpi_transport(job.options.transport);
   require(transport->num_ranks() == job.mesh.num_ranks(), "mpirun started {} ranks but the mesh has {}; use --ring",
           transport->num_ranks(), job.mesh.num_ranks());
   choose_backend(flags.backend, transport->rank(), job.options);
   const auto results = run_layers(job, transport.get());
+  trace.write();
   const bool pass = transport->rank() == 0 && report(flags, job, results);
   return share_verdict(pass, *transport) ? 0 : 1;
 }
@@ -278,6 +284,7 @@ Run set_up_verify(CLI::App& app) {
   app.add_option("--transport", flags->transport, "local (ranks as threads) or mpi (start it with mpirun)")
       ->capture_default_str();
   app.add_option("--threads", flags->threads, "Threads of this process (0: all cores)")->capture_default_str();
+  app.add_option("--trace", flags->trace, "Write a trace of the distributed run to this file, for Perfetto");
   app.add_flag("--json", flags->json, "Print one JSON document");
   return [flags] { return run_verify(*flags); };
 }

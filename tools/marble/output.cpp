@@ -55,6 +55,27 @@ void write_bytes(const std::filesystem::path& file, std::span<const std::byte> b
   }
 }
 
+TraceFile::TraceFile(std::filesystem::path file) : file_(std::move(file)) {
+  if (file_.empty()) return;
+  const std::filesystem::path folder = file_.has_parent_path() ? file_.parent_path() : ".";
+  require(std::filesystem::is_directory(folder) && !std::filesystem::is_directory(file_), "cannot write '{}'",
+          file_.string());
+}
+
+TraceSink TraceFile::sink() {
+  if (file_.empty()) return {};
+  return [this](std::string_view events) {
+    if (!events_.empty()) events_ += ",\n";
+    events_ += events;
+  };
+}
+
+void TraceFile::write() const {
+  if (events_.empty()) return;
+  const std::string document = trace_document(events_);
+  write_bytes(file_, std::as_bytes(std::span(document)));
+}
+
 std::string grouped(std::int64_t value) {
   std::string digits = fmt::format("{}", value);
   const std::size_t first = value < 0 ? 1 : 0;

@@ -8,6 +8,7 @@
 #include "flags.hpp"
 
 #include "marble/layout.hpp"
+#include "marble/trace.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -31,6 +32,22 @@ void print_json(const Json& document);
 /// Writes beside `file`, then renames: a failure leaves no part of it. Throws InvalidArgument when it cannot be
 /// written.
 void write_bytes(const std::filesystem::path& file, std::span<const std::byte> bytes);
+
+/// The file of --trace, written when all is done; an empty name is no file.
+class TraceFile {
+ public:
+  /// Throws InvalidArgument when a file could not be written there.
+  explicit TraceFile(std::filesystem::path file);
+
+  /// What takes the events of each run; null for no file.
+  [[nodiscard]] TraceSink sink();
+  /// On rank 0, which alone got events.
+  void write() const;
+
+ private:
+  std::filesystem::path file_;
+  std::string events_;
+};
 
 /// 1234567 as "1,234,567".
 [[nodiscard]] std::string grouped(std::int64_t value);
