@@ -89,7 +89,7 @@ void BoundAttention::Impl::prepare() {
   check_plan(plan, transport);
   check_options(options);
   backend.check_supported(plan, dtype, options);
-  layout = lay_out_workspace(plan, dtype, backend);
+  layout = lay_out_workspace(plan, dtype, backend, transport.reserves());
   bound = backend.bind(plan);
   workspace = std::make_unique<Memory>(backend, layout.bytes);
   const RankPlanHeader& header = plan.header();
@@ -137,6 +137,7 @@ BoundAttention::BoundAttention(const RankPlan& plan, DType dtype, const Attentio
     if (!refusal) throw;
   }
   if (refusal) std::rethrow_exception(refusal);
+  transport.reserve(impl_->layout.landing_bytes);
 }
 
 BoundAttention::~BoundAttention() = default;
@@ -155,13 +156,13 @@ class PassRun {
         pass_(pass),
         layout_(impl.layout.of(pass)),
         buffers_(impl.plan.buffers().size()),
-        fetch_(impl.plan, impl.backend, impl.transport, buffers_, impl.workspace->at(layout_.fetch_staging)),
-        give_back_(impl.plan, impl.backend, impl.transport, buffers_, impl.workspace->at(layout_.give_back_staging)) {
+        landing_(impl.transport.reserves() ? static_cast<std::byte*>(impl.transport.reserved())
+                                           : impl.workspace->at(layout_.end)),
+        fetch_(impl.plan, impl.backend, impl.transport, buffers_, landing_ + layout_.fetch_staging),
+        give_back_(impl.plan, impl.backend, impl.transport, buffers_, landing_ + layout_.give_back_staging) {
     for (std::size_t b = 0; b < buffers_.size(); ++b) {
-      const std::int64_t offset = layout_.buffers[b], saved_offset = impl.layout.saved[b];
-      if (offset == PassLayout::kAbsent && saved_offset == PassLayout::kAbsent) continue;
-      std::byte* data = saved_offset == PassLayout::kAbsent ? impl.workspace->at(offset)
-                                                            : static_cast<std::byte*>(saved) + saved_offset;
+      std::byte* const data = place(b, static_cast<std::byte*>(saved));
+      if (data == nullptr) continue;
       buffers_[b] = buffer_view(impl.plan, static_cast<std::int32_t>(b), impl.dtype, data);
       if (impl.plan.buffers()[b].zeroed != 0) zero_view(impl.backend, buffers_[b]);
     }
@@ -200,6 +201,14 @@ class PassRun {
   }
 
  private:
+  /// Where a buffer of this pass lies; null: with the caller, or nowhere.
+  [[nodiscard]] std::byte* place(std::size_t buffer, std::byte* saved) const {
+    constexpr std::int64_t kAbsent = PassLayout::kAbsent;
+    if (impl_.layout.saved[buffer] != kAbsent) return saved + impl_.layout.saved[buffer];
+    if (layout_.landing[buffer] != kAbsent) return landing_ + layout_.landing[buffer];
+    return layout_.buffers[buffer] != kAbsent ? impl_.workspace->at(layout_.buffers[buffer]) : nullptr;
+  }
+
   [[nodiscard]] std::string label(std::size_t step, std::string_view kind) const {
     return fmt::format("layer {} {} step {} {}", impl_.plan.header().layer, to_string(pass_), step, kind);
   }
@@ -220,6 +229,7 @@ class PassRun {
   Pass pass_;
   const PassLayout& layout_;
   std::vector<TensorView> buffers_;
+  std::byte* landing_;
   Mover fetch_, give_back_;
 };
 
@@ -289,7 +299,7 @@ std::int64_t saved_bytes(const RankPlan& plan, DType dtype) {
 }
 
 std::int64_t workspace_bytes(const RankPlan& plan, DType dtype, const Backend& backend) {
-  return lay_out_workspace(plan, dtype, backend).bytes;
+  return lay_out_workspace(plan, dtype, backend, false).bytes;
 }
 
 }  // namespace marble

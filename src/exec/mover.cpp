@@ -17,9 +17,14 @@ TensorView block(const TensorView& buffer, const Transfer& transfer) {
   return buffer.block(transfer.row, transfer.rows, transfer.head, transfer.heads);
 }
 
+/// Where a message can arrive: a transport that reserves memory writes nowhere else.
+bool takes_arrivals(const RankPlan& plan, std::int32_t buffer, bool reserves) {
+  return !reserves || is_workspace(plan, buffer);
+}
+
 }  // namespace
 
-std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t exchange) {
+std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t exchange, bool reserves) {
   const Exchange& entry = plan.exchanges()[static_cast<std::size_t>(exchange)];
   std::int64_t bytes = 0;
   const auto add = [&](const Transfer& transfer, bool always) {
@@ -29,7 +34,7 @@ std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t excha
   };
   for (const Transfer& send : transfers(plan, entry.sends)) add(send, false);
   for (const Transfer& recv : transfers(plan, entry.recvs))
-    if (recv.peer != plan.header().rank) add(recv, recv.add != 0);
+    if (recv.peer != plan.header().rank) add(recv, recv.add != 0 || !takes_arrivals(plan, recv.buffer, reserves));
   return bytes;
 }
 
@@ -63,7 +68,8 @@ void Mover::place_recv(const Transfer& transfer) {
     arrivals_.push_back(own_sends_[own_recvs_++]);
     return;
   }
-  const bool in_place = target.contiguous() && transfer.add == 0;
+  const bool in_place =
+      target.contiguous() && transfer.add == 0 && takes_arrivals(plan_, transfer.buffer, transport_.reserves());
   arrivals_.push_back(in_place ? target.data : take_staging(target.bytes()));
   recv_messages_.push_back({transfer.peer, arrivals_.back(), target.bytes()});
 }

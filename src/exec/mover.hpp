@@ -19,8 +19,9 @@
 
 namespace marble {
 
-/// Staging that an exchange takes at most, whatever the strides of the caller's tensors.
-[[nodiscard]] std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t exchange);
+/// Staging that an exchange takes at most, whatever the strides of the caller's tensors. `reserves`: the transport
+/// does.
+[[nodiscard]] std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t exchange, bool reserves);
 
 class Mover {
  public:

@@ -26,6 +26,9 @@ class FaultyTransport final : public Transport {
   [[nodiscard]] std::int32_t rank() const override { return inner_.rank(); }
   [[nodiscard]] std::int32_t num_ranks() const override { return inner_.num_ranks(); }
   [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
+  [[nodiscard]] bool reserves() const override { return inner_.reserves(); }
+  void reserve(std::int64_t bytes) override { inner_.reserve(bytes); }
+  [[nodiscard]] void* reserved() const override { return inner_.reserved(); }
 
   void set_memory_access(MemoryAccess memory) override {
     inner_.set_memory_access(memory);
@@ -65,6 +68,11 @@ class FaultyTransport final : public Transport {
   void agree(std::uint64_t value, std::string_view what) override {
     check_healthy();
     inner_.agree(value, what);
+  }
+
+  void check() override {
+    check_healthy();
+    inner_.check();
   }
 
  private:

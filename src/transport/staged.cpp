@@ -45,11 +45,15 @@ void StagedTransport::set_memory_access(MemoryAccess memory) {
   memory_ = std::move(memory);
 }
 
+void StagedTransport::check() {
+  if (!failure_.empty())
+    throw TransportError(fmt::format("rank {}: this transport failed before: {}", rank_, failure_));
+}
+
 /// Runs `fn` on a healthy transport; a TransportError that leaves it poisons this one.
 template <typename Fn>
 auto StagedTransport::poisoning(Fn&& fn) {
-  if (!failure_.empty())
-    throw TransportError(fmt::format("rank {}: this transport failed before: {}", rank_, failure_));
+  check();
   try {
     return fn();
   } catch (const TransportError& error) {

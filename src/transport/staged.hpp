@@ -65,6 +65,7 @@ class StagedTransport : public Transport {
   std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label) final;
   void wait(std::int64_t ticket) final;
   void agree(std::uint64_t value, std::string_view what) final;
+  void check() final;
 
  protected:
   /// Hands over the outgoing parcels and makes ready for the incoming ones, whose sizes are what this rank expects.

@@ -23,7 +23,7 @@
 
 namespace marble::nccl {
 
-/// Does what it is given in order, on a thread of its own.
+/// Does what it is given in order, on a thread of its own, or at once on the caller's.
 class HostQueue {
  public:
   HostQueue() : thread_([this] { run(); }) {}
@@ -36,6 +36,7 @@ class HostQueue {
 
   /// Nothing: ends the thread.
   void push(std::function<void()> work) {
+    if (at_once && work) return work();
     const std::scoped_lock lock(mutex_);
     work_.push_back(std::move(work));
     ++pending_;
@@ -45,6 +46,8 @@ class HostQueue {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return pending_ == 0; });
   }
+
+  bool at_once = false;
 
  private:
   void run() {
@@ -125,6 +128,8 @@ class HostDevice final : public Device {
   void register_words(void*, std::int64_t) override {}
   void unregister_words(void*) noexcept override {}
 
+  /// For a backend that computes on the caller's thread: its "stream" is what that thread does.
+  void compute_at_once() { compute_.at_once = true; }
   void pause(Queue queue, std::chrono::milliseconds time) {
     queue_of(queue).push([=] { std::this_thread::sleep_for(time); });
   }

@@ -36,13 +36,13 @@ bool has_device_parcels(const Exchange& exchange) {
 
 }  // namespace
 
-Engine::Engine(Mesh mesh, Device& device, Failure& failure, std::chrono::milliseconds time_limit,
+Engine::Engine(Connections connections, Device& device, Failure& failure, std::chrono::milliseconds time_limit,
                std::function<void()> on_failure)
-    : mesh_(std::move(mesh)),
+    : connections_(std::move(connections)),
       device_(device),
       failure_(failure),
-      rank_(mesh_.rank()),
-      num_ranks_(mesh_.num_ranks()),
+      rank_(connections_.rank()),
+      num_ranks_(connections_.num_ranks()),
       time_limit_(time_limit),
       on_failure_(std::move(on_failure)) {
   const auto ranks = static_cast<std::size_t>(num_ranks_);
@@ -56,7 +56,7 @@ Engine::Engine(Mesh mesh, Device& device, Failure& failure, std::chrono::millise
 
 Engine::~Engine() {
   stops_ = true;
-  mesh_.wake();
+  connections_.wake();
   thread_.join();
 }
 
@@ -66,7 +66,7 @@ void Engine::command(std::function<void()> fn) {
     commands_.push_back(std::move(fn));
     has_commands_ = true;
   }
-  mesh_.wake();
+  connections_.wake();
 }
 
 void Engine::set_courier(Courier* courier) {
@@ -122,7 +122,7 @@ std::vector<std::string> Engine::all_gather(std::string payload, std::string_vie
     if (rank_ == 0)
       gather(round, 0, std::move(payload));
     else
-      mesh_.send(0, FrameType::gather, Writer().value(round).text(payload).take());
+      connections_.send(0, FrameType::gather, Writer().value(round).text(payload).take());
   });
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, time_limit_, [&] { return failure_.happened() || gathered_.contains(round); });
@@ -148,7 +148,7 @@ void Engine::fail_for(std::int32_t origin, const std::string& reason) {
   }
   changed_.notify_all();
   on_failure_();
-  mesh_.wake();
+  connections_.wake();
 }
 
 void Engine::run() {
@@ -159,16 +159,16 @@ void Engine::run() {
     try {
       device_.select();
       take_commands();
-      mesh_.poll(std::chrono::microseconds(0), *this);
+      connections_.poll(std::chrono::microseconds(0), *this);
       if (failure_.happened())
         announce_failure();
       else
         advance();
       if (stops_ && !std::exchange(says_farewell, true)) {
         farewell = steady_clock::now() + (failure_.happened() ? kFarewellLimit : time_limit_);
-        if (!failure_.happened()) mesh_.send_to_connected(FrameType::leave, {});
+        if (!failure_.happened()) connections_.send_to_connected(FrameType::leave, {});
       }
-      if (says_farewell && (mesh_.is_flushed() || steady_clock::now() > farewell)) return;
+      if (says_farewell && (connections_.is_flushed() || steady_clock::now() > farewell)) return;
       rest();
     } catch (const std::exception& error) {
       fail(error.what());
@@ -183,7 +183,7 @@ void Engine::rest() {
   if (has_commands_) return;
   if (open_.empty() || failure_.happened()) {
     // Whatever comes next wakes this thread, but for bytes that wait for room and the end.
-    mesh_.poll(stops_ ? microseconds(1'000) : microseconds(-1), *this);
+    connections_.poll(stops_ ? microseconds(1'000) : microseconds(-1), *this);
   } else if (steady_clock::now() - last_start_ < kEager) {
     std::this_thread::yield();
   } else {
@@ -206,7 +206,7 @@ void Engine::start(const std::shared_ptr<Exchange>& exchange) {
   if (failure_.happened()) return;
   for (Incoming& parcel : exchange->recvs) expect(exchange, parcel);
   for (Outgoing& parcel : exchange->sends) {
-    mesh_.connect(parcel.peer);
+    connections_.connect(parcel.peer);
     auto& early = early_posts_[static_cast<std::size_t>(parcel.peer)];
     if (auto post = early.extract(parcel.sequence))
       match(*exchange, parcel, std::move(post.mapped()));
@@ -227,8 +227,9 @@ void Engine::expect(const std::shared_ptr<Exchange>& exchange, Incoming& parcel)
     host_recvs_[peer].emplace(parcel.sequence, exchange);
   else
     last_device_recvs_[peer] = parcel.sequence;
-  mesh_.send(parcel.peer, FrameType::post,
-             Writer().value(parcel.sequence).value(parcel.place).values(parcel.sizes()).values(parcel.offsets).take());
+  connections_.send(
+      parcel.peer, FrameType::post,
+      Writer().value(parcel.sequence).value(parcel.place).values(parcel.sizes()).values(parcel.offsets).take());
 }
 
 void Engine::match(Exchange& exchange, Outgoing& parcel, Post post) {
@@ -246,7 +247,7 @@ void Engine::match(Exchange& exchange, Outgoing& parcel, Post post) {
     parcel.post = std::move(post);
     return;
   }
-  mesh_.send(parcel.peer, FrameType::host_data, Writer().value(parcel.sequence).take() + parcel.bytes);
+  connections_.send(parcel.peer, FrameType::host_data, Writer().value(parcel.sequence).take() + parcel.bytes);
   {
     const std::scoped_lock lock(mutex_);
     parcel.bytes = {};
@@ -293,7 +294,7 @@ void Engine::gather(std::int64_t round, std::int32_t rank, std::string payload) 
   }
   rounds_.erase(round);
   lock.unlock();
-  mesh_.send_to_connected(FrameType::gathered, writer.take());
+  connections_.send_to_connected(FrameType::gathered, writer.take());
   deliver(round, std::move(payloads));
 }
 
@@ -313,7 +314,7 @@ void Engine::announce_failure() {
     const std::scoped_lock lock(mutex_);
     announcement = announcement_;
   }
-  mesh_.send_to_connected(FrameType::failure, announcement);
+  connections_.send_to_connected(FrameType::failure, announcement);
   if (courier_ != nullptr) courier_->abort();
 }
 

@@ -5,9 +5,9 @@
 // The progress thread: it owns the connections and the courier, compares what senders send with what receivers expect,
 // starts parcels when both sides are ready, and carries the collective calls.
 
+#include "transport/nccl/connections.hpp"
 #include "transport/nccl/courier.hpp"
 #include "transport/nccl/failure.hpp"
-#include "transport/nccl/mesh.hpp"
 #include "transport/staged.hpp"
 
 #include <atomic>
@@ -29,7 +29,7 @@ namespace marble::nccl {
 class Engine final : private FrameHandler {
  public:
   /// `on_failure` is called once, on the thread that found the failure.
-  Engine(Mesh mesh, Device& device, Failure& failure, std::chrono::milliseconds time_limit,
+  Engine(Connections connections, Device& device, Failure& failure, std::chrono::milliseconds time_limit,
          std::function<void()> on_failure);
   ~Engine() override;
   Engine(const Engine&) = delete;
@@ -77,7 +77,7 @@ class Engine final : private FrameHandler {
   void on_leave(std::int32_t peer);
 
   // Of the progress thread.
-  Mesh mesh_;
+  Connections connections_;
   Device& device_;
   Courier* courier_ = nullptr;
   std::deque<std::shared_ptr<Exchange>> open_;  // with device parcels to start, oldest first

@@ -58,8 +58,8 @@ StreamTransport::StreamTransport(const NcclOptions& options, Fabric fabric)
       num_sent_(static_cast<std::size_t>(options.num_ranks)),
       num_expected_(static_cast<std::size_t>(options.num_ranks)) {
   device_.select();
-  Mesh mesh(meet(rank_, num_ranks_, options.address, options.port, time_limit_), time_limit_);
-  engine_ = std::make_unique<Engine>(std::move(mesh), device_, failure_, time_limit_, [this] { on_failure(); });
+  Connections connections(meet(rank_, num_ranks_, options.address, options.port, time_limit_), time_limit_);
+  engine_ = std::make_unique<Engine>(std::move(connections), device_, failure_, time_limit_, [this] { on_failure(); });
   try {
     choose_rung(options);
   } catch (const std::exception& error) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: 2026 The MARBLE authors
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/nccl/mesh.hpp"
+#include "transport/nccl/connections.hpp"
 
 #include "marble/error.hpp"
 
@@ -34,7 +34,7 @@ void watch_descriptor(const Socket& poll, const Socket& socket, int operation, s
 
 }  // namespace
 
-Mesh::Mesh(Meeting meeting, std::chrono::milliseconds time_limit)
+Connections::Connections(Meeting meeting, std::chrono::milliseconds time_limit)
     : rank_(meeting.rank),
       num_ranks_(meeting.num_ranks),
       time_limit_(time_limit),
@@ -51,19 +51,19 @@ Mesh::Mesh(Meeting meeting, std::chrono::milliseconds time_limit)
       adopt(peer, std::move(socket));
 }
 
-void Mesh::adopt(std::int32_t peer, Socket socket) {
+void Connections::adopt(std::int32_t peer, Socket socket) {
   Peer& entry = at(peer);
   entry.socket = std::move(socket);
   watch_descriptor(poll_, entry.socket, EPOLL_CTL_ADD, EPOLLIN, peer);
   flush(peer, nullptr);
 }
 
-void Mesh::watch(std::int32_t peer, bool for_room) {
+void Connections::watch(std::int32_t peer, bool for_room) {
   if (std::exchange(at(peer).watches_room, for_room) == for_room) return;
   watch_descriptor(poll_, at(peer).socket, EPOLL_CTL_MOD, for_room ? EPOLLIN | EPOLLOUT : EPOLLIN, peer);
 }
 
-void Mesh::connect(std::int32_t peer) {
+void Connections::connect(std::int32_t peer) {
   if (at(peer).socket.is_open() || at(peer).closed || peer >= rank_) return;
   const Endpoint& endpoint = endpoints_[static_cast<std::size_t>(peer)];
   const Deadline deadline = std::chrono::steady_clock::now() + time_limit_;
@@ -75,7 +75,7 @@ void Mesh::connect(std::int32_t peer) {
   adopt(peer, std::move(*socket));
 }
 
-void Mesh::accept_one() {
+void Connections::accept_one() {
   constexpr std::chrono::milliseconds kHelloLimit{2'000};
   const Deadline deadline = std::chrono::steady_clock::now() + kHelloLimit;
   auto socket = accept_from(listener_, deadline);
@@ -86,7 +86,7 @@ void Mesh::accept_one() {
   if (is_peer) adopt(hello.rank, std::move(*socket));
 }
 
-void Mesh::send(std::int32_t peer, FrameType type, std::string payload) {
+void Connections::send(std::int32_t peer, FrameType type, std::string payload) {
   connect(peer);
   Peer& entry = at(peer);
   if (entry.closed) return;
@@ -102,12 +102,12 @@ void Mesh::send(std::int32_t peer, FrameType type, std::string payload) {
   if (entry.socket.is_open()) flush(peer, nullptr);
 }
 
-void Mesh::send_to_connected(FrameType type, const std::string& payload) {
+void Connections::send_to_connected(FrameType type, const std::string& payload) {
   for (std::int32_t peer = 0; peer < num_ranks_; ++peer)
     if (at(peer).socket.is_open()) send(peer, type, payload);
 }
 
-void Mesh::flush(std::int32_t peer, FrameHandler* handler) {
+void Connections::flush(std::int32_t peer, FrameHandler* handler) {
   Peer& entry = at(peer);
   while (!entry.outgoing.empty()) {
     const std::string& bytes = entry.outgoing.front();
@@ -125,7 +125,7 @@ void Mesh::flush(std::int32_t peer, FrameHandler* handler) {
   watch(peer, false);
 }
 
-void Mesh::read(std::int32_t peer, FrameHandler& handler) {
+void Connections::read(std::int32_t peer, FrameHandler& handler) {
   Peer& entry = at(peer);
   while (true) {
     const ssize_t done = recv(entry.socket.get(), scratch_.data(), scratch_.size(), 0);
@@ -140,7 +140,7 @@ void Mesh::read(std::int32_t peer, FrameHandler& handler) {
   }
 }
 
-void Mesh::parse(std::int32_t peer, FrameHandler& handler) {
+void Connections::parse(std::int32_t peer, FrameHandler& handler) {
   Peer& entry = at(peer);
   std::size_t begin = 0;
   while (entry.incoming.size() - begin >= sizeof(FrameHeader)) {
@@ -156,7 +156,7 @@ void Mesh::parse(std::int32_t peer, FrameHandler& handler) {
   entry.incoming.erase(0, begin);
 }
 
-void Mesh::close(std::int32_t peer, FrameHandler* handler) {
+void Connections::close(std::int32_t peer, FrameHandler* handler) {
   Peer& entry = at(peer);
   entry.socket = Socket();
   entry.closed = true;
@@ -164,7 +164,7 @@ void Mesh::close(std::int32_t peer, FrameHandler* handler) {
   if (handler != nullptr) handler->on_closed(peer);
 }
 
-void Mesh::poll(std::chrono::microseconds timeout, FrameHandler& handler) {
+void Connections::poll(std::chrono::microseconds timeout, FrameHandler& handler) {
   std::array<epoll_event, 64> events;
   const auto milliseconds = timeout.count() < 0 ? -1 : static_cast<int>((timeout.count() + 999) / 1'000);
   const int ready = epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
@@ -183,16 +183,16 @@ void Mesh::poll(std::chrono::microseconds timeout, FrameHandler& handler) {
   }
 }
 
-void Mesh::wake() {
+void Connections::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t done = ::write(event_.get(), &one, sizeof(one));
 }
 
-bool Mesh::is_flushed(std::int32_t peer) const {
+bool Connections::is_flushed(std::int32_t peer) const {
   return peers_[static_cast<std::size_t>(peer)].outgoing.empty();
 }
 
-bool Mesh::is_flushed() const {
+bool Connections::is_flushed() const {
   return std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) { return peer.outgoing.empty(); });
 }
 

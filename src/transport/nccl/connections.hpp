@@ -3,7 +3,7 @@
 #pragma once
 
 // Connections between ranks, and frames on them. Those to rank 0 are there from the start; the higher of two other
-// ranks connects when it first has to do with the lower. One thread uses a mesh; `wake` is anyone's.
+// ranks connects when it first has to do with the lower. One thread uses them; `wake` is anyone's.
 
 #include "transport/nccl/rendezvous.hpp"
 #include "transport/nccl/socket.hpp"
@@ -27,9 +27,9 @@ class FrameHandler {
   virtual void on_closed(std::int32_t peer) = 0;
 };
 
-class Mesh {
+class Connections {
  public:
-  Mesh(Meeting meeting, std::chrono::milliseconds time_limit);
+  Connections(Meeting meeting, std::chrono::milliseconds time_limit);
 
   [[nodiscard]] std::int32_t rank() const { return rank_; }
   [[nodiscard]] std::int32_t num_ranks() const { return num_ranks_; }
