@@ -33,7 +33,7 @@ class BoundPlan {
 
 /// Tensors of one forward work. Queries and outputs are [query_rows, local_heads, dim]; keys and values
 /// [key_rows, local_kv_heads, dim]; lse fp32 [query_rows, local_heads, 1]. Rows beyond the valid ones are never read
-/// and never written.
+/// and never written; but where keys of several ranks follow one another, a backend may clear the pads between them.
 struct ForwardTensors {
   TensorView q, k, v, out, lse;
   void* state = nullptr;  // state_bytes(): carried fp32 output, max and sum, in the backend's own order

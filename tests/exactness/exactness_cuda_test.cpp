@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::int32_t kBlock = 128;
 constexpr std::int32_t kHeadDims[] = {64, 128, 256, 80};
-constexpr Heads kHeadCounts[] = {{4, 2}, {7, 1}, {3, 3}, {16, 1}, {6, 1}};
+constexpr Heads kHeadCounts[] = {{4, 2}, {7, 1}, {5, 5}, {16, 1}, {6, 1}};
 constexpr Placement kPlacements[] = {Placement::contiguous, Placement::zigzag, Placement::striped,
                                      Placement::ptrr,       Placement::chunks, Placement::dealt};
 constexpr Strategy kStrategies[] = {Strategy::ring, Strategy::alltoall, Strategy::allgather};

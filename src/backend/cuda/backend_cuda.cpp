@@ -195,6 +195,7 @@ void CudaBackend::forward(const BoundPlan& plan, std::int32_t work, const Forwar
   ForwardParams params = make_params(bound, work, tensors, options);
   if (params.num_items == 0 || params.num_heads == 0) return;
   select_device();
+  clear_key_gaps(bound.work(work), tensors.k, tensors.v, stream_);
   const DType dtype = tensors.q.dtype;
   const int dim = tile_dim(params.head_dim);
   if (is_hopper_ && params.is_aligned) {
@@ -217,6 +218,7 @@ void CudaBackend::backward(const BoundPlan& plan, std::int32_t work, const Backw
                            const AttentionOptions& options) {
   const CudaBoundPlan& bound = bound_here(plan);
   select_device();
+  clear_key_gaps(bound.work(work), tensors.k, tensors.v, stream_);
   attend_backward(bound, work, tensors, options,
                   {stream_, num_multiprocessors_, counter_.as<std::int32_t>(), is_hopper_});
   tiles_computed_ += bound.work(work).backward_tiles;

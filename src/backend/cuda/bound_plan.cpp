@@ -27,17 +27,27 @@ std::span<const T> slice(std::span<const T> values, const SectionRange& range) {
   return values.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
 }
 
-/// Rows before the pads at the tail. Kernels read keys as one extent, so no block before the last valid one has a gap.
-std::int64_t valid_key_rows(const RankPlan& plan, const Work& work) {
-  std::int64_t rows = 0;
-  bool ended = false;
+/// Where a work's keys lie. Keys of several ranks follow one another in whole blocks, so that pads may lie between
+/// them.
+struct KeyExtent {
+  std::int64_t valid_rows = 0;  // up to the last valid one
+  std::vector<RowGap> gaps;
+  std::vector<std::int32_t> padded_blocks;  // ascending
+};
+
+KeyExtent key_extent(const RankPlan& plan, const Work& work) {
+  KeyExtent extent;
+  std::int64_t block = 0;
   for (const std::int32_t valid : slice(plan.key_valid(), work.key_valid)) {
-    require(valid >= 0 && valid <= kBlock && !(ended && valid > 0),
-            "rank plan states {} valid keys in a block after a block with pads; pads sit at a buffer's tail", valid);
-    ended = valid < kBlock;
-    rows += valid;
+    require(valid >= 0 && valid <= kBlock, "rank plan states {} valid keys in a block of {}", valid, kBlock);
+    if (valid > 0) {
+      if (extent.valid_rows < block * kBlock) extent.gaps.push_back({extent.valid_rows, block * kBlock});
+      extent.valid_rows = block * kBlock + valid;
+    }
+    if (valid < kBlock) extent.padded_blocks.push_back(static_cast<std::int32_t>(block));
+    ++block;
   }
-  return rows;
+  return extent;
 }
 
 std::int64_t sum_of_tiles(const RankPlan& plan, const SectionRange& range) {
@@ -53,37 +63,42 @@ struct WalkedLists {
   std::vector<Run> runs;
 };
 
-void append_runs(WalkedLists& lists, std::span<const Run> runs, std::int64_t padded_block) {
-  for (const Run& run : runs) {
-    const bool is_split = run.block_class == BlockClass::full && run.begin <= padded_block && padded_block < run.end;
-    if (!is_split) {
-      lists.runs.push_back(run);
-      continue;
+/// A run of key blocks, cut where blocks with pads begin and end.
+void append_key_run(const Run& run, std::span<const std::int32_t> padded_blocks, std::vector<Run>& runs) {
+  std::int32_t begin = run.begin;
+  const auto append = [&](std::int32_t end, BlockClass block_class) {
+    if (begin < end) runs.push_back({begin, end, block_class});
+    begin = end;
+  };
+  if (run.block_class == BlockClass::full) {
+    auto padded = std::ranges::lower_bound(padded_blocks, run.begin);
+    for (; padded != padded_blocks.end() && *padded < run.end; ++padded) {
+      append(*padded, BlockClass::full);
+      append(*padded + 1, BlockClass::partial);
     }
-    // The block with pads is the buffer's last, so it ends its run.
-    const auto last = static_cast<std::int32_t>(padded_block);
-    if (run.begin < last) lists.runs.push_back({run.begin, last, BlockClass::full});
-    lists.runs.push_back({last, run.end, BlockClass::partial});
   }
+  append(run.end, run.block_class);
 }
 
 WalkedLists walked_lists(const RankPlan& plan) {
   WalkedLists lists;
   lists.items.assign(plan.items().begin(), plan.items().end());
-  const auto append = [&](const SectionRange& range, std::int64_t padded_block) {
+  const auto append = [&](const SectionRange& range, auto&& append_run) {
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       Item& item = lists.items[static_cast<std::size_t>(i)];
       const SectionRange runs{item.run_begin, item.run_begin + item.run_count};
       item.run_begin = static_cast<std::int64_t>(lists.runs.size());
-      append_runs(lists, slice(plan.runs(), runs), padded_block);
+      for (const Run& run : slice(plan.runs(), runs)) append_run(item, run);
       item.run_count = static_cast<std::int32_t>(static_cast<std::int64_t>(lists.runs.size()) - item.run_begin);
     }
   };
-  constexpr std::int64_t kNone = -1;
   for (const Work& work : plan.works()) {
-    const std::int64_t rows = valid_key_rows(plan, work);
-    append(work.forward_items, rows % kBlock == 0 ? kNone : rows / kBlock);
-    append(work.backward_items, kNone);  // whose kernels look at the key block themselves
+    const std::vector<std::int32_t> padded_blocks = key_extent(plan, work).padded_blocks;
+    append(work.forward_items, [&](const Item&, const Run& run) { append_key_run(run, padded_blocks, lists.runs); });
+    append(work.backward_items, [&](const Item& item, const Run& run) {
+      const bool has_pads = std::ranges::binary_search(padded_blocks, item.block);
+      lists.runs.push_back({run.begin, run.end, has_pads ? BlockClass::partial : run.block_class});
+    });
   }
   return lists;
 }
@@ -148,7 +163,10 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cuda
     require(work.key_rows <= std::numeric_limits<std::int32_t>::max(),
             "{} key rows are not supported by the cuda backend; the limit is 2^31 - 1", work.key_rows);
     bound.visibility.rule = {header.window, header.clamp != 0};
-    bound.valid_key_rows = valid_key_rows(plan_, work);
+    const KeyExtent extent = key_extent(plan_, work);
+    bound.valid_key_rows = extent.valid_rows;
+    bound.num_gaps = static_cast<std::int32_t>(extent.gaps.size());
+    bound.gaps = expansions_.emplace_back(upload(std::span<const RowGap>(extent.gaps), stream)).as<RowGap>();
     bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
     bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
     bound.num_splits = forward_splits(plan_, work, num_multiprocessors);

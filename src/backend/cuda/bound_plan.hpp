@@ -34,9 +34,16 @@ class DeviceBuffer {
   std::unique_ptr<void, Free> data_;
 };
 
+/// Pads before the last valid row: [begin, end).
+struct RowGap {
+  std::int64_t begin, end;
+};
+
 struct BoundWork {
   VisibilityArrays visibility;
-  std::int64_t valid_key_rows = 0;
+  std::int64_t valid_key_rows = 0;  // up to the last valid one
+  const RowGap* gaps = nullptr;     // [num_gaps] on the device
+  std::int32_t num_gaps = 0;
   std::int64_t forward_tiles = 0;
   std::int64_t backward_tiles = 0;
   int num_splits = 1;  // CTAs that share one forward item's keys
@@ -72,6 +79,10 @@ class CudaBoundPlan final : public BoundPlan {
 /// CTAs that share each item of a work when there are fewer items than multiprocessors. A function of plan and machine
 /// alone: results never depend on what ran before.
 [[nodiscard]] int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocessors);
+
+/// key_gaps.cu: zeros in the pads between a work's keys and values. Kernels read these as one extent, and zero times a
+/// NaN would be NaN.
+void clear_key_gaps(const BoundWork& work, const TensorView& k, const TensorView& v, cudaStream_t stream);
 
 // expand_rows.cu: one entry per row of whole blocks; pads get an empty interval, or sample -1.
 void expand_intervals(const Segment* segments, std::int64_t num_segments, const VisibleRule* rules,
