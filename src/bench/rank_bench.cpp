@@ -145,8 +145,12 @@ class RankBench {
         tensor_bytes_(backend_.allocated_bytes()),
         attention_(rank_plan_, options.dtype, options.attention, backend_, transport_),
         numbers_(backend_, transport_) {
-    samples_.counts[RankSamples::workspace] = static_cast<double>(backend_.allocated_bytes() - tensor_bytes_);
-    samples_.counts[RankSamples::memory] = static_cast<double>(backend_.peak_bytes());
+    const std::int64_t allocated = backend_.allocated_bytes() - tensor_bytes_;
+    // The rest is memory that the transport reserved.
+    const std::int64_t workspace =
+        transport_.reserves() ? workspace_bytes(rank_plan_, options.dtype, backend_) : allocated;
+    samples_.counts[RankSamples::workspace] = static_cast<double>(workspace);
+    samples_.counts[RankSamples::memory] = static_cast<double>(backend_.peak_bytes() + workspace - allocated);
     Noise noise(options.dtype, options.seed + static_cast<std::uint64_t>(transport.rank()));
     for (const BenchTensor* tensor : {&q_, &k_, &v_, &dout_}) noise.fill(backend_, tensor->view());
   }

@@ -15,12 +15,14 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unistd.h>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace marble::cli {
@@ -73,10 +75,28 @@ Job make_job(const Flags& flags) {
   return job;
 }
 
-std::string host_name() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
+/// What follows `key` and a colon in a file of such lines, such as /proc/cpuinfo; empty when it is not there.
+std::string value_in(const std::filesystem::path& file, std::string_view key) {
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    const std::size_t colon = line.find(':');
+    if (!line.starts_with(key) || colon == std::string::npos) continue;
+    const std::size_t value = line.find_first_not_of(" \t", colon + 1);
+    return value == std::string::npos ? "" : line.substr(value);
+  }
+  return {};
+}
+
+/// The processor's name, or the first GPU's.
+std::string machine_name(const std::string& backend) {
+  if (backend == "cpu") {
+    const std::string model = value_in("/proc/cpuinfo", "model name");
+    return model.empty() ? "unknown processor" : model;
+  }
+  std::error_code ignored;
+  for (const auto& gpu : std::filesystem::directory_iterator("/proc/driver/nvidia/gpus", ignored))
+    if (const std::string model = value_in(gpu.path() / "information", "Model"); !model.empty()) return model;
+  return "unknown GPU";
 }
 
 double tflops(const Job& job, std::int64_t pairs, std::int64_t operations, double ms) {
@@ -145,7 +165,7 @@ void print_document(const Flags& flags, const Job& job, const std::vector<BenchR
               {"backend", flags.backend},
               {"transport", flags.transport},
               {"repeats", job.options.repeats},
-              {"machine", host_name()},
+              {"machine", machine_name(flags.backend)},
               {"commit", MARBLE_COMMIT},
               {"layers", layers}});
 }
