@@ -128,6 +128,10 @@ struct NcclOptions {
   std::int64_t staging_bytes = std::int64_t{64} << 20;  // for receives that are not in reserved memory
 };
 
+/// Fills in what the options leave open; so a caller knows its device before it makes anything. Throws InvalidArgument,
+/// naming the variable that is missing or impossible.
+[[nodiscard]] NcclOptions resolve_nccl_options(const NcclOptions& options);
+
 /// True when this library was built with CUDA.
 [[nodiscard]] bool nccl_available();
 /// Between GPUs, one process for each; collective. Messages name device memory, or host memory on both sides, which

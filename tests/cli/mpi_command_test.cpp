@@ -48,7 +48,7 @@ TEST(CommandLineOverMpi, MeshOfAnotherSizeIsRefused) {
   const CommandResult result = run_mpi("-n 2 " + kVerify + "--ring 3");
   EXPECT_NE(result.code, 0);
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, HasSubstr("marble: error: mpirun started 2 ranks but the mesh has 3"));
+  EXPECT_THAT(result.err, HasSubstr("marble: error: 2 processes were started but the mesh has 3 ranks"));
 }
 
 TEST(CommandLineOverMpi, RanksWithDifferentLayoutsAreRefused) {

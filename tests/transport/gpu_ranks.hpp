@@ -4,14 +4,14 @@
 
 // Ranks as processes with a GPU each, for tests.
 
-#include "transport/nccl/environment.hpp"
 #include "transport/nccl/rendezvous.hpp"
+
+#include "marble/transport.hpp"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <stdexcept>
 
 namespace marble {
@@ -22,8 +22,7 @@ inline void check_test_cuda(cudaError_t status) {
 
 inline const NcclOptions& gpu_test_ranks() {
   static const NcclOptions options = [] {
-    const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
-    NcclOptions resolved = nccl::resolve({}, environment);
+    NcclOptions resolved = resolve_nccl_options({});
     check_test_cuda(cudaSetDevice(resolved.device));
     return resolved;
   }();

@@ -68,8 +68,10 @@ void take_choices_from_plan(const std::string& file, Job& job) {
 
 Job make_job(const Flags& flags) {
   require(flags.backend == "cpu" || flags.backend == "cuda", "unknown backend '{}'; use cpu or cuda", flags.backend);
-  require(flags.transport == "local" || flags.transport == "mpi", "unknown transport '{}'; use local or mpi",
-          flags.transport);
+  require(flags.transport == "local" || flags.transport == "mpi" || flags.transport == "nccl",
+          "unknown transport '{}'; use local, mpi or nccl", flags.transport);
+  require(flags.transport != "nccl" || flags.backend == "cuda",
+          "transport nccl moves GPUs' memory; use --backend cuda");
   Job job;
   job.options.dtype = parse_dtype(flags.call.dtype);
   job.options.plan = resolve(flags.plan, flags.threads > 0 ? flags.threads : 2);
@@ -93,6 +95,25 @@ void choose_backend(const std::string& name, std::int32_t rank, VerifyOptions& o
     options.reference_gpu = device;
   }
   options.backend = [name, device](int num_threads) { return make_backend(name, device, num_threads); };
+}
+
+/// This process is one rank of several, started by mpirun or, for nccl, torchrun. A transport between GPUs and its
+/// backend share the device's default stream.
+std::unique_ptr<Transport> make_transport(const Flags& flags, Job& job) {
+  const bool is_nccl = flags.transport == "nccl";
+  NcclOptions options{.time_limit = job.options.transport.time_limit};
+  if (is_nccl) options = resolve_nccl_options(options);
+  auto transport = is_nccl ? make_nccl_transport(options) : make_mpi_transport(job.options.transport);
+  require(transport->num_ranks() == job.mesh.num_ranks(),
+          "{} processes were started but the mesh has {} ranks; use --ring", transport->num_ranks(),
+          job.mesh.num_ranks());
+  if (is_nccl) {
+    job.options.reference_gpu = options.device;
+    job.options.backend = [device = options.device](int) { return make_cuda_backend(device, nullptr); };
+  } else {
+    choose_backend(flags.backend, transport->rank(), job.options);
+  }
+  return transport;
 }
 
 void require_modes(const NamedLayout& named, VerifyResult& result) {
@@ -260,10 +281,7 @@ int run_verify(const Flags& flags) {
     trace.write();
     return report(flags, job, results) ? 0 : 1;
   }
-  const auto transport = make_mpi_transport(job.options.transport);
-  require(transport->num_ranks() == job.mesh.num_ranks(), "mpirun started {} ranks but the mesh has {}; use --ring",
-          transport->num_ranks(), job.mesh.num_ranks());
-  choose_backend(flags.backend, transport->rank(), job.options);
+  const auto transport = make_transport(flags, job);
   const auto results = run_layers(job, transport.get());
   trace.write();
   const bool pass = transport->rank() == 0 && report(flags, job, results);
@@ -281,7 +299,8 @@ Run set_up_verify(CLI::App& app) {
   flags->call.add_to(app);
   app.add_flag("--forward-only", flags->forward_only, "Leave out the gradients");
   app.add_option("--backend", flags->backend, "cpu, or cuda (ranks of one process share a GPU)")->capture_default_str();
-  app.add_option("--transport", flags->transport, "local (ranks as threads) or mpi (start it with mpirun)")
+  app.add_option("--transport", flags->transport,
+                 "local (ranks as threads), mpi (start it with mpirun) or nccl (between GPUs; mpirun or torchrun)")
       ->capture_default_str();
   app.add_option("--threads", flags->threads, "Threads of this process (0: all cores)")->capture_default_str();
   app.add_option("--trace", flags->trace, "Write a trace of the distributed run to this file, for Perfetto");

@@ -6,6 +6,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <cstdlib>
 #include <initializer_list>
 #include <optional>
 #include <string>
@@ -79,3 +80,11 @@ NcclOptions resolve(NcclOptions options, const Environment& environment) {
 }
 
 }  // namespace marble::nccl
+
+namespace marble {
+
+NcclOptions resolve_nccl_options(const NcclOptions& options) {
+  return nccl::resolve(options, [](const char* name) -> const char* { return std::getenv(name); });
+}
+
+}  // namespace marble

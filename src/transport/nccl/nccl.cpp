@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The MARBLE authors
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/nccl/cuda_device.hpp"
-#include "transport/nccl/environment.hpp"
 #include "transport/nccl/nccl_library.hpp"
 #include "transport/nccl/stream_transport.hpp"
 
 #include "marble/error.hpp"
 #include "marble/transport.hpp"
 
-#include <cstdlib>
 #include <utility>
 
 namespace marble {
@@ -18,8 +16,7 @@ bool nccl_available() {
 }
 
 std::unique_ptr<Transport> make_nccl_transport(const NcclOptions& options) {
-  const auto environment = [](const char* name) -> const char* { return std::getenv(name); };
-  const NcclOptions resolved = nccl::resolve(options, environment);
+  const NcclOptions resolved = resolve_nccl_options(options);
   auto device = std::make_unique<nccl::CudaDevice>(resolved.device, static_cast<cudaStream_t>(resolved.stream));
   nccl::Fabric fabric;
   fabric.no_copy = device->why_no_copy();
