@@ -5,10 +5,10 @@
 // What other context-parallel systems do to partial results, run through our own executor and kernels: each step's
 // output is normalised, rounded and merged by LSE, and gradients are rounded where they cross steps and ranks.
 
+#include "backend/decorator.hpp"
 #include "base/numeric.hpp"
 #include "plan/rank_plan_parts.hpp"
 #include "support/rank_plan_edit.hpp"
-#include "backend/decorator.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -4,8 +4,8 @@
 
 // Rank plans taken apart, so that tests can break them.
 
-#include "plan/rank_plan_parts.hpp"
 #include "backend/decorator.hpp"
+#include "plan/rank_plan_parts.hpp"
 
 #include <functional>
 #include <memory>
