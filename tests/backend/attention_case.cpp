@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <limits>
 #include <random>
 
 namespace marble::testing {
@@ -15,10 +17,14 @@ namespace {
 
 using Indices = std::vector<std::int64_t>;
 
-/// Rows `indices` of a tensor [canonical][heads][dim].
+/// Rows `indices` of a tensor [canonical][heads][dim]; pads are NaN.
 std::vector<double> gather(const std::vector<double>& values, const Indices& indices, std::size_t row_size) {
   std::vector<double> result;
   for (std::int64_t index : indices) {
+    if (index == kPadKey) {
+      result.insert(result.end(), row_size, std::numeric_limits<double>::quiet_NaN());
+      continue;
+    }
     const auto begin = values.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(index) * row_size);
     result.insert(result.end(), begin, begin + static_cast<std::ptrdiff_t>(row_size));
   }
@@ -27,7 +33,8 @@ std::vector<double> gather(const std::vector<double>& values, const Indices& ind
 
 Indices all_keys(const BruteSpec& spec) {
   Indices keys;
-  for (const Indices& work : spec.works) keys.insert(keys.end(), work.begin(), work.end());
+  for (const Indices& work : spec.works)
+    std::ranges::copy_if(work, std::back_inserter(keys), [](std::int64_t key) { return key != kPadKey; });
   return keys;
 }
 
@@ -53,8 +60,12 @@ class TensorMaker {
   const AttentionCase& problem_;
 };
 
-void append(std::vector<double>& all, const std::vector<double>& more) {
-  all.insert(all.end(), more.begin(), more.end());
+/// The rows of a work's keys, pads left out.
+void append_keys(std::vector<double>& all, const std::vector<double>& rows, const Indices& keys, std::size_t row_size) {
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(i * row_size);
+    if (keys[i] != kPadKey) all.insert(all.end(), begin, begin + static_cast<std::ptrdiff_t>(row_size));
+  }
 }
 
 }  // namespace
@@ -124,8 +135,8 @@ AttentionResult run_attention(Backend& backend, const AttentionCase& problem, co
                       accumulator.data()},
                      problem.options);
     backend.synchronize();
-    append(result.dk, dk.get());
-    append(result.dv, dv.get());
+    append_keys(result.dk, dk.get(), spec.works[w], key_row);
+    append_keys(result.dv, dv.get(), spec.works[w], key_row);
   }
   DeviceTensor dq = make.queries(problem.dtype, spec.head_dim);
   backend.finish_dq(plan, accumulator.data(), dq.view());

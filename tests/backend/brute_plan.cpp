@@ -17,7 +17,7 @@ const TokenTracks& token(const BruteSpec& spec, std::int64_t canonical) {
 }
 
 bool legal(const BruteSpec& spec, std::int64_t query, std::int64_t key) {
-  return is_legal(spec.rule, token(spec, query), token(spec, key));
+  return key != kPadKey && is_legal(spec.rule, token(spec, query), token(spec, key));
 }
 
 struct Interval {
@@ -42,6 +42,7 @@ std::optional<Interval> visible_interval(const BruteSpec& spec, std::int64_t key
 
 /// True when `next` can follow `last` in one segment: same span, consecutive canonical index and position.
 bool continues(const BruteSpec& spec, std::int64_t last, std::int64_t next) {
+  if (next == kPadKey) return false;
   const TokenTracks& a = token(spec, last);
   const TokenTracks& b = token(spec, next);
   return next == last + 1 && b.position == a.position + 1 && a.sample == b.sample && a.segment == b.segment &&
@@ -69,6 +70,10 @@ class SegmentMaker {
   void append(const Indices& indices, bool keys, std::vector<Segment>& segments) {
     keys_ = keys && !spec_.use_tracks;
     for (std::size_t begin = 0; begin < indices.size();) {
+      if (indices[begin] == kPadKey) {
+        ++begin;
+        continue;
+      }
       const TokenTracks& tracks = token(spec_, indices[begin]);
       const std::size_t end = segment_end(indices, begin);
       Segment segment{static_cast<std::int64_t>(begin),
@@ -141,6 +146,14 @@ struct Classes {
   }
 };
 
+/// Keys of a block, pads left out.
+std::int64_t valid_keys(const Indices& keys, std::int64_t block, std::int32_t block_rows) {
+  const auto size = static_cast<std::int64_t>(keys.size());
+  const auto begin = keys.begin() + std::min(size, block * block_rows);
+  const auto end = keys.begin() + std::min(size, (block + 1) * block_rows);
+  return std::count_if(begin, end, [](std::int64_t key) { return key != kPadKey; });
+}
+
 Classes classify(const BruteSpec& spec, const Indices& keys, std::int64_t query_blocks, std::int64_t key_blocks) {
   Classes classes{key_blocks, {}};
   const auto range_of = [&](std::int64_t block, const Indices& indices) {
@@ -155,7 +168,7 @@ Classes classify(const BruteSpec& spec, const Indices& keys, std::int64_t query_
       for (std::int64_t q = query_range.lo; q < query_range.hi; ++q)
         for (std::int64_t k = key_range.lo; k < key_range.hi; ++k)
           count += legal(spec, spec.queries[static_cast<std::size_t>(q)], keys[static_cast<std::size_t>(k)]);
-      const std::int64_t all = (query_range.hi - query_range.lo) * (key_range.hi - key_range.lo);
+      const std::int64_t all = (query_range.hi - query_range.lo) * valid_keys(keys, kb, spec.block);
       classes.of.push_back(count == 0 ? 0 : (count == all ? 2 : 1));
     }
   }
@@ -237,8 +250,7 @@ void append_work(const BruteSpec& spec, RankPlanParts& parts, const std::vector<
   work.key_segments.end = static_cast<std::int64_t>(parts.segments.size());
   work.key_valid.begin = static_cast<std::int64_t>(parts.key_valid.size());
   for (std::int64_t block = 0; block < blocks_of(work.key_rows, spec.block); ++block)
-    parts.key_valid.push_back(
-        static_cast<std::int32_t>(std::clamp<std::int64_t>(num_keys - block * spec.block, 0, spec.block)));
+    parts.key_valid.push_back(static_cast<std::int32_t>(valid_keys(keys, block, spec.block)));
   work.key_valid.end = static_cast<std::int64_t>(parts.key_valid.size());
   append_items(parts, classes, index, query_blocks, work);
   parts.works.push_back(work);

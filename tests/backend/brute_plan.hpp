@@ -14,13 +14,16 @@
 
 namespace marble {
 
+/// Among the keys of a work: a pad, which only pads follow within its block.
+inline constexpr std::int64_t kPadKey = -1;
+
 /// `tokens` lists the whole pack in canonical order: entry c holds the tracks of canonical index c.
 struct BruteSpec {
   std::vector<TokenTracks> tokens;
   MaskRule rule;
   bool use_tracks = false;                       // four-track test instead of visible ranges
   std::vector<std::int64_t> queries;             // canonical indices that the rank holds, ascending
-  std::vector<std::vector<std::int64_t>> works;  // canonical indices of each work's keys, ascending
+  std::vector<std::vector<std::int64_t>> works;  // canonical indices of each work's keys, ascending; pads
   std::int32_t block = 128;
   std::int64_t pad_rows = 0;  // after the last query, and after the last key of each work
   std::int32_t head_dim = 1;

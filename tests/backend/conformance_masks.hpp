@@ -103,6 +103,27 @@ TEST_P(BackendConformance, TakesAnyLengthAndBlock) {
   }
 }
 
+TEST_P(BackendConformance, AttendsKeysOfSeveralRanksWithPadsBetween) {
+  // Keys of three ranks, each in whole blocks of its own; the last rank's block holds one key. Some blocks with pads
+  // are seen whole, some in part.
+  for (bool use_tracks : {false, true}) {
+    AttentionCase problem =
+        make_case(layout({{{Mode::full, 21}, {Mode::causal, 5}}, {{Mode::causal, 30}, {Mode::full, 25}}}));
+    problem.spec.use_tracks = use_tracks;
+    const std::vector<std::int64_t> keys = problem.spec.works[0];
+    std::vector<std::int64_t>& work = problem.spec.works[0];
+    work.clear();
+    const auto size = static_cast<std::int64_t>(keys.size());
+    std::int64_t next = 0;
+    for (const std::int64_t end : {11 * unit() + 3, 50 * unit() + 1, size}) {
+      while (next < end) work.push_back(keys[static_cast<std::size_t>(next++)]);
+      while (next < size && work.size() % static_cast<std::size_t>(block()) != 0) work.push_back(kPadKey);
+    }
+    set_heads(problem, 4, 2);
+    check(problem);
+  }
+}
+
 TEST_P(BackendConformance, LetsOneKeyMoveOnlyTheRowsThatMaySeeIt) {
   AttentionCase problem = mixed_case();
   const AttentionInputs before = make_inputs(problem);
