@@ -104,8 +104,7 @@ TEST_P(BackendConformance, TakesAnyLengthAndBlock) {
 }
 
 TEST_P(BackendConformance, AttendsKeysOfSeveralRanksWithPadsBetween) {
-  // Keys of three ranks, each in whole blocks of its own; the last rank's block holds one key. Some blocks with pads
-  // are seen whole, some in part.
+  // Keys of three ranks, each in whole blocks of its own; queries see blocks with pads whole and in part.
   for (bool use_tracks : {false, true}) {
     AttentionCase problem =
         make_case(layout({{{Mode::full, 21}, {Mode::causal, 5}}, {{Mode::causal, 30}, {Mode::full, 25}}}));
