@@ -28,7 +28,7 @@ class Piece(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # not frozen: PyTorch 2.6 would compile again when any field of it changed
 class Plan:
     """
     One rank's plan: plain numbers and host tensors, so it travels from loader workers as shared memory.

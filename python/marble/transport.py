@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from marble._native import TransportError
 
@@ -42,6 +43,12 @@ def control_device(group: dist.ProcessGroup) -> torch.device:
     return torch.device("cpu") if "cpu" in devices else torch.device(next(iter(devices)))
 
 
+def _store_of(group: dist.ProcessGroup) -> dist.Store:
+    if hasattr(group, "get_group_store"):
+        return group.get_group_store()
+    return distributed_c10d._get_process_group_store(group)  # PyTorch before 2.7
+
+
 class Notices:
     """
     What the ranks of a group say through its store: which call a rank refused, and why a rank gave up. Calls are
@@ -51,7 +58,7 @@ class Notices:
     def __init__(self, group: dist.ProcessGroup, epoch: int) -> None:
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
-        self._store = dist.PrefixStore(f"marble/{epoch}", group.get_group_store())
+        self._store = dist.PrefixStore(f"marble/{epoch}", _store_of(group))
         self._calls = 0
         self._gathered = 0
         self._refused: set[int] = set()
