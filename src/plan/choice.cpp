@@ -31,6 +31,21 @@ bool better(const Scored& a, const Scored& b, std::int64_t memory_limit) {
   return a_fits ? a.layer.total_ns() < b.layer.total_ns() : a.memory_bytes < b.memory_bytes;
 }
 
+/// Times closer than this are equal to the model: a hundredth.
+bool as_fast(std::int64_t ns, std::int64_t best_ns) {
+  return ns - best_ns <= best_ns / 100;
+}
+
+/// Of a list whose first is the fastest that fits, brings the one that receives fewest keys among those as fast to the
+/// front: what is moved is also cleared, added and held, which the model does not count.
+template <typename T, typename Fits, typename Ns, typename Received>
+void prefer_fewest_keys(std::vector<T>& sorted, Fits&& fits, Ns&& ns, Received&& received) {
+  auto best = sorted.begin();
+  for (auto it = sorted.begin(); it != sorted.end(); ++it)
+    if (fits(*it) && as_fast(ns(*it), ns(sorted.front())) && received(*it) < received(*best)) best = it;
+  std::rotate(sorted.begin(), best, best + 1);
+}
+
 bool placement_is_open(const Model& model, const Mesh& mesh, const PlanOptions& options) {
   return !options.placement && !model.order_dependent && mesh.ring > 1;
 }
@@ -68,6 +83,9 @@ std::vector<Scored> score_layer(const Plan& plan, std::size_t l, const PlanOptio
   }
   std::stable_sort(scored.begin(), scored.end(),
                    [&](const Scored& a, const Scored& b) { return better(a, b, plan.hardware.memory_bytes); });
+  prefer_fewest_keys(
+      scored, [&](const Scored& s) { return s.memory_bytes <= plan.hardware.memory_bytes; },
+      [](const Scored& s) { return s.layer.total_ns(); }, [](const Scored& s) { return s.layer.kv_tokens; });
   ideal += plan.model.layers[l].count * ideal_ns(plan, layer, dtype);
   const LayerEstimate* other = scored.size() > 1 ? &scored[1].layer : nullptr;
   scored[0].layer.why = why_strategy(scored[0].layer, other, plan.layout.num_tokens());
@@ -117,6 +135,14 @@ bool ranks_before(const Candidate& a, const Candidate& b) {
   return a.fits ? a.model_ns < b.model_ns : a.memory_bytes < b.memory_bytes;
 }
 
+/// Key tokens that the model's layers receive.
+std::int64_t received(const Model& model, const Candidate& candidate) {
+  std::int64_t tokens = 0;
+  for (std::size_t l = 0; l < candidate.layers.size(); ++l)
+    tokens += model.layers[l].count * candidate.layers[l].kv_tokens;
+  return tokens;
+}
+
 /// The best candidate of another placement or mesh than the first.
 const Candidate* runner_up(const std::vector<Candidate>& candidates) {
   const Candidate& best = candidates.front();
@@ -145,6 +171,11 @@ class Chooser {
     run(second);
     std::vector<Candidate>& candidates = choice_.candidates;
     std::stable_sort(candidates.begin(), candidates.end(), ranks_before);
+    // Over other meshes, Ulysses exchanges move other bytes.
+    const Mesh mesh = candidates.front().mesh;
+    prefer_fewest_keys(
+        candidates, [&](const Candidate& c) { return c.fits && c.mesh == mesh; },
+        [](const Candidate& c) { return c.model_ns; }, [&](const Candidate& c) { return received(model_, c); });
     choice_.why = why_candidate(candidates.front(), runner_up(candidates));
     add_left_out();
     return std::move(choice_);

@@ -63,6 +63,11 @@ std::string why_strategy(const LayerEstimate& chosen, const LayerEstimate* other
   const std::string keys = fmt::format("{:.3f} N keys received", over(chosen.kv_tokens, num_tokens));
   if (other == nullptr)
     return fmt::format("{} was asked for, or is the only one: {}", to_string(chosen.strategy), keys);
+  if (other->total_ns() < chosen.total_ns() && other->kv_tokens > chosen.kv_tokens)
+    return fmt::format(
+        "{} receives fewest keys of all within 1 %: {}, against {:.3f} N of {} ({:.3f} ms and {:.3f} ms)",
+        to_string(chosen.strategy), keys, over(other->kv_tokens, num_tokens), to_string(other->strategy),
+        ms(chosen.total_ns()), ms(other->total_ns()));
   if (other->total_ns() < chosen.total_ns())
     return fmt::format("{} fits the memory; {} would take {:.3f} ms, against {:.3f} ms", to_string(chosen.strategy),
                        to_string(other->strategy), ms(other->total_ns()), ms(chosen.total_ns()));
@@ -78,6 +83,9 @@ std::string why_candidate(const Candidate& best, const Candidate* other) {
   if (!other->fits && best.fits)
     return fmt::format("{} fits the memory; {} does not ({:.1f} GB)", name_of(best), name_of(*other),
                        static_cast<double>(other->memory_bytes) / 1e9);
+  if (best.fits && other->model_ns < best.model_ns)
+    return fmt::format("{} receives fewest keys of all within 1 %: {:.3f} ms for all layers, {} {:.3f} ms",
+                       name_of(best), ms(best.model_ns), name_of(*other), ms(other->model_ns));
   const std::size_t l = heaviest_layer(best);
   const LayerEstimate &mine = best.layers[l], &theirs = other->layers[l];
   const Saving saving = largest_saving(causes(mine), causes(theirs));

@@ -20,8 +20,10 @@ TEST(Simulate, RanksCandidatesAndShowsEveryStep) {
   const json document = result.json();
   const json& candidates = document["candidates"];
   ASSERT_GT(candidates.size(), 4U);
+  // The first receives fewest keys of those within a hundredth of the fastest; the others follow by time.
+  EXPECT_LE(candidates[0]["predicted_ms"].get<double>(), 1.01 * candidates[1]["predicted_ms"].get<double>());
   for (std::size_t c = 1; c < candidates.size(); ++c) {
-    EXPECT_GE(candidates[c]["predicted_ms"], candidates[c - 1]["predicted_ms"]);
+    EXPECT_TRUE(c == 1 || candidates[c]["predicted_ms"] >= candidates[c - 1]["predicted_ms"]);
     EXPECT_EQ(candidates[c]["ring"].get<int>() * candidates[c]["ulysses"].get<int>(), 16);
   }
   EXPECT_EQ(document["predicted_ms"], candidates[0]["predicted_ms"]);
@@ -40,7 +42,7 @@ TEST(Simulate, RanksCandidatesAndShowsEveryStep) {
 TEST(Simulate, SaysInWordsWhoWonAndWhichShardHidesItsHop) {
   const CommandResult result = run_marble("simulate bagel-longvideo --tokens 524288 --gpus 16");
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("times as fast as"));
+  EXPECT_THAT(result.out, HasSubstr("chunks over 16 x 1 receives fewest keys of all within 1 %"));
   EXPECT_THAT(result.out, HasSubstr("work hides a ring's hop from"));
   EXPECT_THAT(result.out, HasSubstr("left out: zigzag"));
 }

@@ -96,6 +96,20 @@ TEST(ChoiceTest, OrderDependentModelsStayContiguousInSequenceOrder) {
   EXPECT_EQ(make_plan(layout, model, {.ring = 4, .ulysses = 2}).placement, Placement::contiguous);
 }
 
+TEST(ChoiceTest, OfEquallyFastOnesTheOneThatReceivesFewestKeysWins) {
+  const Layout layout = generate("qwen3vl-docs", 131072, 0);
+  const Choice choice = choose(layout, {.heads = 32, .kv_heads = 4, .head_dim = 128}, {.ring = 2});
+  const Candidate& best = choice.best();
+  bool beats_a_faster_one = false;
+  for (const Candidate& candidate : choice.candidates) {
+    if (candidate.model_ns > best.model_ns + best.model_ns / 100) continue;
+    EXPECT_LE(best.layers[0].kv_tokens, candidate.layers[0].kv_tokens);
+    beats_a_faster_one = beats_a_faster_one || candidate.model_ns < best.model_ns;
+  }
+  EXPECT_TRUE(beats_a_faster_one);
+  EXPECT_THAT(best.layers[0].why, HasSubstr("receives fewest keys"));
+}
+
 TEST(ChoiceTest, WhatFitsComesBeforeWhatIsFaster) {
   const Layout layout = generate("bagel-mix", 131072, 0);
   const Model model = model_of(generator("bagel-mix"));
