@@ -47,6 +47,11 @@ class HostQueue {
     changed_.wait(lock, [&] { return pending_ == 0; });
   }
 
+  [[nodiscard]] bool is_idle() {
+    const std::scoped_lock lock(mutex_);
+    return pending_ == 0;
+  }
+
   bool at_once = false;
 
  private:
@@ -97,9 +102,9 @@ class HostDevice final : public Device {
     });
   }
   void copy(Queue queue, void* target, const void* source, std::int64_t bytes) override {
-    if (queue == Queue::side) ++num_copies;
+    if (queue != kCompute) ++num_copies;
     const auto work = [=] { std::memcpy(target, source, static_cast<std::size_t>(bytes)); };
-    queue_of(queue == Queue::side && blocks_side ? Queue::compute : queue).push(work);
+    queue_of(queue).push(work);
   }
   [[nodiscard]] std::unique_ptr<Mark> mark(Queue queue) override {
     auto mark = std::make_unique<HostMark>();
@@ -111,6 +116,12 @@ class HostDevice final : public Device {
       while (!*reached) std::this_thread::sleep_for(std::chrono::microseconds(20));
     });
   }
+  void make_side_queues(std::int32_t count) override {
+    sides_.clear();
+    for (std::int32_t i = 0; i < count; ++i) sides_.push_back(std::make_unique<HostQueue>());
+  }
+  void renew(Queue) override { ++num_renewed; }
+  [[nodiscard]] bool is_idle(Queue queue) override { return queue_of(queue).is_idle(); }
   void synchronize(Queue queue) override { queue_of(queue).synchronize(); }
   [[nodiscard]] void* allocate(std::int64_t bytes) override { return new std::byte[static_cast<std::size_t>(bytes)]; }
   void free(void* data) noexcept override { delete[] static_cast<std::byte*>(data); }
@@ -137,12 +148,16 @@ class HostDevice final : public Device {
   Memory memory;
   bool captures = false;
   bool blocks_side = false;  // its queues share one, as streams on one hardware queue do
-  int num_copies = 0;        // asked for on the side queue
+  int num_renewed = 0;
+  std::atomic<int> num_copies = 0;  // asked for on side queues
 
  private:
-  HostQueue& queue_of(Queue queue) { return queue == Queue::compute || blocks_side ? compute_ : side_; }
+  HostQueue& queue_of(Queue queue) {
+    return queue == kCompute || blocks_side ? compute_ : *sides_[static_cast<std::size_t>(queue - 1)];
+  }
 
-  HostQueue compute_, side_;
+  HostQueue compute_;
+  std::vector<std::unique_ptr<HostQueue>> sides_;
 };
 
 }  // namespace marble::nccl

@@ -40,7 +40,7 @@ ThreadRanks ranks(std::int32_t num_ranks, milliseconds limit = kPatient) {
 
 /// What the stream did by now: waits for it, and throws what it met.
 void settle(Transport& transport) {
-  this_device->synchronize(Queue::compute);
+  this_device->synchronize(kCompute);
   transport.check();
 }
 
@@ -87,11 +87,12 @@ TEST(StreamTransport, WaitReturnsBeforeTheDataIsThere) {
   constexpr milliseconds kLate{300};
   ranks(2).run([&](Transport& transport) {
     AllToAll messages(transport, 1'000);
-    if (transport.rank() == 1) std::this_thread::sleep_for(kLate);
+    if (transport.rank() == 1) this_device->pause(kCompute, kLate);
     const auto started = std::chrono::steady_clock::now();
     transport.wait(messages.begin(transport, "fetch"));
     EXPECT_LT(std::chrono::steady_clock::now() - started, kLate / 2);
     settle(transport);
+    EXPECT_GE(std::chrono::steady_clock::now() - started, kLate / 2);
     messages.expect_received();
   });
 }
@@ -108,8 +109,8 @@ TEST(StreamTransport, SlowReceiverIsNeverOverwritten) {
       sent[i] = 100 * transport.rank() + static_cast<int>(i);
       const std::vector<Message> sends = {{peer, &sent[i], 4}}, recvs = {{peer, landing, 4}};
       transport.wait(transport.begin(sends, recvs, "fetch"));
-      if (transport.rank() == 1) this_device->pause(Queue::compute, milliseconds(5));
-      this_device->copy(Queue::compute, &read[i], landing, 4);
+      if (transport.rank() == 1) this_device->pause(kCompute, milliseconds(5));
+      this_device->copy(kCompute, &read[i], landing, 4);
     }
     settle(transport);
     for (std::size_t i = 0; i < kExchanges; ++i) EXPECT_EQ(read[i], 100 * peer + static_cast<int>(i));
@@ -136,19 +137,36 @@ TEST(StreamTransport, StalledRankEndsEveryWaitAtTheLimit) {
 
 TEST(StreamTransport, StreamRunsOnAfterAFailureAndCheckTells) {
   ranks(2, kHasty).run([](Transport& transport) {
-    AllToAll messages(transport, 10);
     if (transport.rank() == 1) {
       std::this_thread::sleep_for(2 * kHasty);
       return;
     }
-    const auto ticket = messages.begin(transport, "fetch");
+    std::vector<std::byte> memory(10);
+    const std::vector<Message> recvs = {{1, memory.data(), 10}};
+    const auto ticket = transport.begin({}, recvs, "fetch");
     transport.wait(ticket);
-    this_device->synchronize(Queue::compute);  // returns, at the limit
+    this_device->synchronize(kCompute);  // returns, at the limit
     EXPECT_EQ(error_of([&] { transport.check(); }),
               "rank 0 waited 0.4 s for a message of 10 bytes from rank 1 in 'fetch'");
     EXPECT_THAT(error_of([&] { transport.wait(ticket); }), HasSubstr("rank 0: this transport failed before: rank 0"));
     EXPECT_THAT(error_of([&] { transport.reserve(1); }), HasSubstr("failed before"));
   });
+}
+
+TEST(StreamTransport, StalledStreamEndsEveryWaitAndCopiesToItAreGivenUp) {
+  // Both hosts have begun, so rank 0's copy is asked for; it waits for a credit that comes too late.
+  const auto started = std::chrono::steady_clock::now();
+  ranks(2, kHasty).run([](Transport& transport) {
+    AllToAll messages(transport, 10);
+    if (transport.rank() == 1) this_device->pause(kCompute, 4 * kHasty);
+    EXPECT_THAT(error_of([&] {
+                  transport.wait(messages.begin(transport, "fetch"));
+                  settle(transport);
+                }),
+                HasSubstr("rank 0 waited 0.4 s for a message of 10 bytes from rank 1 in 'fetch'"));
+    while (!this_device->is_idle(side_queue(1 - transport.rank()))) std::this_thread::sleep_for(milliseconds(1));
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - started, 20 * kHasty);
 }
 
 TEST(StreamTransport, RankThatThrowsEndsTheOthersAtOnce) {

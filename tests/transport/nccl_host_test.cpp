@@ -16,7 +16,7 @@ RanksUnderTest thread_ranks(const std::string& name, std::int32_t num_ranks, ncc
         nccl::ThreadRanks{.num_ranks = num_ranks, .options = {.time_limit = options.time_limit}, .memory = memory}.run(
             fn);
       },
-      [] { nccl::this_device->synchronize(nccl::Queue::compute); }, false};
+      [] { nccl::this_device->synchronize(nccl::kCompute); }, false};
 }
 
 using Memory = nccl::HostDevice::Memory;

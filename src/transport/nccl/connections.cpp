@@ -164,10 +164,10 @@ void Connections::close(std::int32_t peer, FrameHandler* handler) {
   if (handler != nullptr) handler->on_closed(peer);
 }
 
-void Connections::poll(std::chrono::microseconds timeout, FrameHandler& handler) {
+void Connections::poll(std::chrono::milliseconds timeout, FrameHandler& handler) {
   std::array<epoll_event, 64> events;
-  const auto milliseconds = timeout.count() < 0 ? -1 : static_cast<int>((timeout.count() + 999) / 1'000);
-  const int ready = epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
+  const int ready =
+      epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(timeout.count()));
   for (const epoll_event& event : std::span(events).first(static_cast<std::size_t>(std::max(ready, 0)))) {
     const auto about = static_cast<std::int64_t>(event.data.u64);
     if (about == kWake) {
@@ -186,10 +186,6 @@ void Connections::poll(std::chrono::microseconds timeout, FrameHandler& handler)
 void Connections::wake() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const ssize_t done = ::write(event_.get(), &one, sizeof(one));
-}
-
-bool Connections::is_flushed(std::int32_t peer) const {
-  return peers_[static_cast<std::size_t>(peer)].outgoing.empty();
 }
 
 bool Connections::is_flushed() const {

@@ -17,7 +17,7 @@
 
 namespace marble::nccl {
 
-enum class FrameType : std::uint32_t { post, host_data, gather, gathered, failure, leave };
+enum class FrameType : std::uint32_t { post, announcement, host_data, gather, gathered, failure, quiet, leave };
 
 class FrameHandler {
  public:
@@ -42,10 +42,12 @@ class Connections {
   void send_to_connected(FrameType type, const std::string& payload);
 
   /// Waits at most `timeout` (negative: without limit) for frames, room to write, or `wake`.
-  void poll(std::chrono::microseconds timeout, FrameHandler& handler);
+  void poll(std::chrono::milliseconds timeout, FrameHandler& handler);
   void wake();
 
-  [[nodiscard]] bool is_flushed(std::int32_t peer) const;
+  [[nodiscard]] bool is_connected(std::int32_t peer) const {
+    return peers_[static_cast<std::size_t>(peer)].socket.is_open();
+  }
   [[nodiscard]] bool is_flushed() const;
 
  private:

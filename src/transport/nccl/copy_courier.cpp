@@ -6,30 +6,26 @@
 
 namespace marble::nccl {
 
-void CopyCourier::begin_round() {
-  begun_ = load(words_.begun());
-  is_blocked_.assign(is_blocked_.size(), 0);
-}
-
-Progress CopyCourier::advance(Exchange& exchange) {
-  if (exchange.number > begun_) return Progress::stop;
-  Progress progress = Progress::all;
+std::int32_t CopyCourier::advance(Exchange& exchange) {
+  std::int32_t awaited = kAll;
   for (Outgoing& parcel : exchange.sends) {
     if (parcel.place == Place::host || parcel.is_started) continue;
     char& is_blocked = is_blocked_[static_cast<std::size_t>(parcel.peer)];
-    const bool is_ready = is_blocked == 0 && parcel.post && load(words_.credit(parcel.peer, rank_)) >= parcel.sequence;
-    if (is_ready) {
-      start(parcel);
+    if (is_blocked == 0 && parcel.post) {
+      start(parcel, *exchange.begun);
       parcel.is_started = true;
     } else {
       is_blocked = 1;
-      progress = Progress::some;
+      if (awaited == kAll) awaited = parcel.peer;
     }
   }
-  return progress;
+  return awaited;
 }
 
-void CopyCourier::start(const Outgoing& parcel) {
+void CopyCourier::start(const Outgoing& parcel, const Mark& begun) {
+  const Queue queue = side_queue(parcel.peer);
+  device_.follow(queue, begun);
+  device_.enqueue(queue, std::array{WordOp{WordOp::Kind::wait, words_.credit(parcel.peer, rank_), parcel.sequence}});
   std::byte* const region = regions_[static_cast<std::size_t>(parcel.peer)];
   const std::vector<std::int64_t>& offsets = parcel.post->offsets;
   const auto source = [&](std::size_t i) { return static_cast<const std::byte*>(parcel.messages[i].data); };
@@ -41,12 +37,12 @@ void CopyCourier::start(const Outgoing& parcel) {
       if (source(next) != source(i) + bytes || offsets[next] != offsets[i] + bytes) break;
       bytes += parcel.messages[next].bytes;
     }
-    if (bytes > 0) device_.copy(Queue::side, region + offsets[i], source(i), bytes);
+    if (bytes > 0) device_.copy(queue, region + offsets[i], source(i), bytes);
     i = next;
   }
   const std::array ops = {WordOp{WordOp::Kind::write, words_.arrived(parcel.peer, rank_), parcel.sequence},
                           WordOp{WordOp::Kind::write, words_.sent(parcel.peer), parcel.sequence}};
-  device_.enqueue(Queue::side, ops);
+  device_.enqueue(queue, ops);
 }
 
 }  // namespace marble::nccl

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Copy engines write into memory that peers have mapped, then raise the peer's word. A copy is asked for only when the
-// receiver's compute stream has made the memory free (its credit) and the sender's has made the data, as the host sees
-// in their words: so the side queue itself never waits, and no queue can block another.
+// Copy engines write into memory that peers have mapped, then raise the peer's word. All of it is asked for as soon as
+// both hosts have begun, and waits in the peer's side queue for the sender's data (a mark in its compute stream) and
+// for the receiver's memory (its credit). So a compute stream only ever waits for what has been asked for already: host
+// threads may block in calls that wait for the device, and no copy is stuck behind them.
 
 #include "transport/nccl/courier.hpp"
 #include "transport/nccl/words.hpp"
@@ -26,21 +27,21 @@ class CopyCourier final : public Courier {
   /// Where the peers' regions are mapped, by rank. Not while exchanges are under way.
   void set_regions(std::vector<std::byte*> regions) { regions_ = std::move(regions); }
 
-  void begin_round() override;
-  Progress advance(Exchange& exchange) override;
+  void begin_round() override { is_blocked_.assign(is_blocked_.size(), 0); }
+  [[nodiscard]] bool wants_announcements() const override { return false; }
+  [[nodiscard]] std::int32_t advance(Exchange& exchange) override;
   [[nodiscard]] bool may_have_arrived(std::int32_t peer, Word sequence) const override {
     return load(words_.arrived(peer)) >= sequence;
   }
   void abort() noexcept override {}
 
  private:
-  void start(const Outgoing& parcel);
+  void start(const Outgoing& parcel, const Mark& begun);
 
   Device& device_;
   Words words_;
   std::int32_t rank_;
   std::vector<std::byte*> regions_;
-  Word begun_ = 0;                // exchanges, by this rank's compute stream
   std::vector<char> is_blocked_;  // by peer: an earlier parcel has not left
 };
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What moves the device parcels of exchanges, on the side queue. The progress thread alone calls it.
+// What moves the device parcels of exchanges, on side queues. The progress thread alone calls it.
 
 #include "transport/nccl/exchange.hpp"
 
@@ -11,20 +11,17 @@
 
 namespace marble::nccl {
 
-enum class Progress {
-  all,   // everything is started
-  some,  // something is left
-  stop,  // something is left, and nothing later can start before it
-};
-
 class Courier {
  public:
   virtual ~Courier() = default;
 
-  /// One look at the exchanges under way, oldest first.
+  /// True when senders are to announce that sizes agree.
+  [[nodiscard]] virtual bool wants_announcements() const = 0;
+  /// One look at the exchanges with something left to start, oldest first.
   virtual void begin_round() = 0;
-  /// Starts what can be started.
-  virtual Progress advance(Exchange& exchange) = 0;
+  /// Asks the queues for what is ready. Returns the peer of the first parcel that is not, or kAll.
+  [[nodiscard]] virtual std::int32_t advance(Exchange& exchange) = 0;
+  static constexpr std::int32_t kAll = -1;
   /// False when it is sure that parcel `sequence` from `peer` is not here yet.
   [[nodiscard]] virtual bool may_have_arrived(std::int32_t peer, Word sequence) const = 0;
   /// Gives up what is under way, after a failure.

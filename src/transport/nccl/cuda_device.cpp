@@ -67,14 +67,33 @@ CudaDevice::CudaDevice(int device, cudaStream_t compute) : device_(device), comp
   check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
   require(device >= 0 && device < count, "device {} is not one of the {} GPUs", device, count);
   select();
-  // Above the backend's kernels where both want to run.
-  int lowest = 0, highest = 0;
-  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "reading stream priorities");
-  check_cuda(cudaStreamCreateWithPriority(&side_, cudaStreamNonBlocking, highest), "making a stream");
 }
 
 CudaDevice::~CudaDevice() {
-  cudaStreamDestroy(side_);
+  for (cudaStream_t stream : made_) cudaStreamDestroy(stream);
+}
+
+/// Above the backend's kernels where both want to run.
+cudaStream_t CudaDevice::make_stream() {
+  int lowest = 0, highest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "reading stream priorities");
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, highest), "making a stream");
+  made_.push_back(stream);
+  return stream;
+}
+
+void CudaDevice::make_side_queues(std::int32_t count) {
+  sides_.clear();
+  for (std::int32_t i = 0; i < count; ++i) sides_.push_back(make_stream());
+}
+
+void CudaDevice::renew(Queue queue) {
+  sides_[static_cast<std::size_t>(queue - 1)] = make_stream();
+}
+
+bool CudaDevice::is_idle(Queue queue) {
+  return cudaStreamQuery(stream(queue)) != cudaErrorNotReady;
 }
 
 std::string CudaDevice::why_no_copy() const {

@@ -6,9 +6,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace marble::nccl {
 
@@ -23,7 +23,9 @@ class CudaDevice final : public Device {
 
   /// Why streams of this device cannot wait for words, or peers cannot map its memory; empty: they can.
   [[nodiscard]] std::string why_no_copy() const;
-  [[nodiscard]] cudaStream_t side() const { return side_; }
+  [[nodiscard]] cudaStream_t stream(Queue queue) const {
+    return queue == kCompute ? compute_ : sides_[static_cast<std::size_t>(queue - 1)];
+  }
 
   void select() override;
   [[nodiscard]] bool is_device_memory(const void* data) const override;
@@ -32,6 +34,9 @@ class CudaDevice final : public Device {
   void copy(Queue queue, void* target, const void* source, std::int64_t bytes) override;
   [[nodiscard]] std::unique_ptr<Mark> mark(Queue queue) override;
   void follow(Queue queue, const Mark& mark) override;
+  void make_side_queues(std::int32_t count) override;
+  void renew(Queue queue) override;
+  [[nodiscard]] bool is_idle(Queue queue) override;
   void synchronize(Queue queue) override;
   [[nodiscard]] void* allocate(std::int64_t bytes) override;
   void free(void* data) noexcept override;
@@ -42,11 +47,12 @@ class CudaDevice final : public Device {
   void unregister_words(void* data) noexcept override;
 
  private:
-  [[nodiscard]] cudaStream_t stream(Queue queue) const { return queue == Queue::compute ? compute_ : side_; }
+  [[nodiscard]] cudaStream_t make_stream();
 
   int device_;
   cudaStream_t compute_;
-  cudaStream_t side_ = nullptr;
+  std::vector<cudaStream_t> sides_;
+  std::vector<cudaStream_t> made_;     // all that are to be destroyed
   std::byte* words_ = nullptr;         // registered
   std::byte* device_words_ = nullptr;  // the same memory, as the device addresses it
 };

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The device operations that the transport needs, so that everything above them runs, and is tested, on a host. Two
-// queues of work: the backend's compute stream, and a side stream of the transport. They meet in words: 64-bit
-// integers in host memory that streams write and wait for, and that only grow.
+// The device operations that the transport needs, so that everything above them runs, and is tested, on a host. Queues
+// of work: the backend's compute stream, and side streams of the transport, one for each peer. Those of different ranks
+// meet in words: 64-bit integers in host memory that streams write and wait for, and that only grow.
 
 #include <array>
 #include <cstddef>
@@ -19,7 +19,11 @@ using Word = std::uint64_t;
 /// Releases a wait for any value.
 inline constexpr Word kReleased = Word{1} << 62;
 
-enum class Queue { compute, side };
+using Queue = std::int32_t;
+inline constexpr Queue kCompute = 0;
+[[nodiscard]] constexpr Queue side_queue(std::int32_t peer) {
+  return 1 + peer;
+}
 
 struct WordOp {
   enum class Kind { write, wait };  // wait: until *word >= value
@@ -55,6 +59,11 @@ class Device {
   [[nodiscard]] virtual std::unique_ptr<Mark> mark(Queue queue) = 0;
   /// What the queue is asked for from here on comes after the mark.
   virtual void follow(Queue queue, const Mark& mark) = 0;
+
+  // Of side queues, before their first use: makes them, and changes one for another.
+  virtual void make_side_queues(std::int32_t count) = 0;
+  virtual void renew(Queue queue) = 0;
+  [[nodiscard]] virtual bool is_idle(Queue queue) = 0;
 
   // These may wait for all work of the device.
   virtual void synchronize(Queue queue) = 0;

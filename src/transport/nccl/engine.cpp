@@ -48,9 +48,11 @@ Engine::Engine(Connections connections, Device& device, Failure& failure, std::c
   const auto ranks = static_cast<std::size_t>(num_ranks_);
   early_posts_.resize(ranks);
   unmatched_.resize(ranks);
-  host_recvs_.resize(ranks);
+  awaited_recvs_.resize(ranks);
   last_device_recvs_.resize(ranks);
   has_left_.resize(ranks);
+  knows_failure_.resize(ranks);
+  is_done_.resize(ranks);
   thread_ = std::thread([this] { run(); });
 }
 
@@ -69,8 +71,11 @@ void Engine::command(std::function<void()> fn) {
   connections_.wake();
 }
 
-void Engine::set_courier(Courier* courier) {
-  command([this, courier] { courier_ = courier; });
+void Engine::set_courier(Courier* courier, std::int32_t num_side_queues) {
+  command([this, courier, num_side_queues] {
+    courier_ = courier;
+    num_side_queues_ = num_side_queues;
+  });
 }
 
 void Engine::begin(std::shared_ptr<Exchange> exchange) {
@@ -108,10 +113,17 @@ void Engine::wait_started(const Exchange& exchange) {
     failure_.check();
     return;
   }
+  const std::int32_t peer = exchange.awaited;
   lock.unlock();
-  const bool sends = !exchange.sends.empty();
-  const Parcel& first = sends ? static_cast<const Parcel&>(exchange.sends.front()) : exchange.recvs.front();
-  fail(describe_timeout(rank_, time_limit_, first.sizes(), sends ? "to" : "from", first.peer, exchange.label));
+  const auto is_its = [&](const Parcel& parcel) { return parcel.peer == peer; };
+  const auto recv = std::find_if(exchange.recvs.begin(), exchange.recvs.end(), is_its);
+  const auto send = std::find_if(exchange.sends.begin(), exchange.sends.end(), is_its);
+  if (recv != exchange.recvs.end())
+    fail(describe_timeout(rank_, time_limit_, recv->sizes(), "from", peer, exchange.label));
+  else if (send != exchange.sends.end())
+    fail(describe_timeout(rank_, time_limit_, send->sizes(), "to", peer, exchange.label));
+  else
+    fail(fmt::format("rank {} could not begin '{}' in time", rank_, exchange.label));
   failure_.check();
 }
 
@@ -152,16 +164,15 @@ void Engine::fail_for(std::int32_t origin, const std::string& reason) {
 }
 
 void Engine::run() {
-  constexpr std::chrono::milliseconds kFarewellLimit{2'000};
+  constexpr std::chrono::milliseconds kFarewellLimit{2'000}, kTick{1};
   bool says_farewell = false;
   Deadline farewell{};
   while (true) {
     try {
       device_.select();
       take_commands();
-      connections_.poll(std::chrono::microseconds(0), *this);
       if (failure_.happened())
-        announce_failure();
+        settle_failure();
       else
         advance();
       if (stops_ && !std::exchange(says_farewell, true)) {
@@ -169,25 +180,13 @@ void Engine::run() {
         if (!failure_.happened()) connections_.send_to_connected(FrameType::leave, {});
       }
       if (says_farewell && (connections_.is_flushed() || steady_clock::now() > farewell)) return;
-      rest();
+      // Frames and commands wake this thread.
+      const bool is_busy = says_farewell || (failure_.happened() && !says_quiet_);
+      connections_.poll(is_busy ? kTick : std::chrono::milliseconds(-1), *this);
     } catch (const std::exception& error) {
       fail(error.what());
       if (says_farewell) return;
     }
-  }
-}
-
-void Engine::rest() {
-  using std::chrono::microseconds;
-  constexpr microseconds kEager{200}, kPause{10};
-  if (has_commands_) return;
-  if (open_.empty() || failure_.happened()) {
-    // Whatever comes next wakes this thread, but for bytes that wait for room and the end.
-    connections_.poll(stops_ ? microseconds(1'000) : microseconds(-1), *this);
-  } else if (steady_clock::now() - last_start_ < kEager) {
-    std::this_thread::yield();
-  } else {
-    std::this_thread::sleep_for(kPause);
   }
 }
 
@@ -215,7 +214,6 @@ void Engine::start(const std::shared_ptr<Exchange>& exchange) {
   }
   if (!has_device_parcels(*exchange)) return;
   open_.push_back(exchange);
-  last_start_ = steady_clock::now();
 }
 
 void Engine::expect(const std::shared_ptr<Exchange>& exchange, Incoming& parcel) {
@@ -223,10 +221,9 @@ void Engine::expect(const std::shared_ptr<Exchange>& exchange, Incoming& parcel)
   if (has_left_[peer] != 0)
     return fail(fmt::format("rank {} awaits {} from rank {} in '{}', which has left", rank_,
                             describe_messages(parcel.sizes()), parcel.peer, exchange->label));
-  if (parcel.place == Place::host)
-    host_recvs_[peer].emplace(parcel.sequence, exchange);
-  else
-    last_device_recvs_[peer] = parcel.sequence;
+  if (parcel.place == Place::device) last_device_recvs_[peer] = parcel.sequence;
+  if (parcel.place == Place::host || courier_->wants_announcements())
+    awaited_recvs_[peer].emplace(parcel.sequence, exchange);
   connections_.send(
       parcel.peer, FrameType::post,
       Writer().value(parcel.sequence).value(parcel.place).values(parcel.sizes()).values(parcel.offsets).take());
@@ -245,6 +242,8 @@ void Engine::match(Exchange& exchange, Outgoing& parcel, Post post) {
                                              exchange.label, to_string(parcel.place)));
   if (parcel.place == Place::device) {
     parcel.post = std::move(post);
+    if (courier_->wants_announcements())
+      connections_.send(parcel.peer, FrameType::announcement, Writer().value(parcel.sequence).take());
     return;
   }
   connections_.send(parcel.peer, FrameType::host_data, Writer().value(parcel.sequence).take() + parcel.bytes);
@@ -260,19 +259,18 @@ void Engine::advance() {
   if (open_.empty()) return;
   courier_->begin_round();
   for (auto exchange = open_.begin(); exchange != open_.end();) {
-    const Progress progress = courier_->advance(**exchange);
-    if (progress == Progress::stop) return;
-    if (progress == Progress::some) {
+    const std::int32_t awaited = courier_->advance(**exchange);
+    {
+      const std::scoped_lock lock(mutex_);
+      (*exchange)->is_started = awaited == Courier::kAll;
+      (*exchange)->awaited = awaited;
+    }
+    if (awaited != Courier::kAll) {
       ++exchange;
       continue;
     }
-    {
-      const std::scoped_lock lock(mutex_);
-      (*exchange)->is_started = true;
-    }
     changed_.notify_all();
     exchange = open_.erase(exchange);
-    last_start_ = steady_clock::now();
   }
 }
 
@@ -315,7 +313,31 @@ void Engine::announce_failure() {
     announcement = announcement_;
   }
   connections_.send_to_connected(FrameType::failure, announcement);
+  note_failure(rank_, false);
   if (courier_ != nullptr) courier_->abort();
+}
+
+/// Tells the others of a failure, and later that nothing of this rank's is on its way to them.
+void Engine::settle_failure() {
+  announce_failure();
+  if (says_quiet_) return;
+  for (std::int32_t queue = 0; queue < num_side_queues_; ++queue)
+    if (!device_.is_idle(side_queue(queue))) return;
+  says_quiet_ = true;
+  connections_.send_to_connected(FrameType::quiet, {});
+  note_failure(rank_, true);
+}
+
+void Engine::note_failure(std::int32_t peer, bool is_done) {
+  knows_failure_[static_cast<std::size_t>(peer)] = 1;
+  if (is_done) is_done_[static_cast<std::size_t>(peer)] = 1;
+  const auto all = [&](const std::vector<char>& flags) {
+    for (std::int32_t other = 0; other < num_ranks_; ++other)
+      if (flags[static_cast<std::size_t>(other)] == 0 && connections_.is_connected(other)) return false;
+    return true;
+  };
+  is_known_ = is_announced_ && all(knows_failure_);
+  is_quiet_ = says_quiet_ && all(is_done_);
 }
 
 void Engine::on_frame(std::int32_t peer, FrameType type, std::string payload) {
@@ -323,6 +345,8 @@ void Engine::on_frame(std::int32_t peer, FrameType type, std::string payload) {
   switch (type) {
     case FrameType::post:
       return on_post(peer, payload);
+    case FrameType::announcement:
+      return on_announcement(peer, reader.value<Word>());
     case FrameType::host_data:
       return on_host_data(peer, std::move(payload));
     case FrameType::gather: {
@@ -337,8 +361,11 @@ void Engine::on_frame(std::int32_t peer, FrameType type, std::string payload) {
     }
     case FrameType::failure: {
       const auto origin = reader.value<std::int32_t>();
-      return fail_for(origin, reader.text());
+      fail_for(origin, reader.text());
+      return note_failure(peer, false);
     }
+    case FrameType::quiet:
+      return note_failure(peer, true);
     case FrameType::leave:
       return on_leave(peer);
   }
@@ -358,9 +385,14 @@ void Engine::on_post(std::int32_t peer, const std::string& payload) {
   match(*exchange.mapped(), parcel_of(exchange.mapped()->sends, peer), std::move(post));
 }
 
+void Engine::on_announcement(std::int32_t peer, Word sequence) {
+  const auto exchange = awaited_recvs_[static_cast<std::size_t>(peer)].extract(sequence);
+  if (exchange) parcel_of(exchange.mapped()->recvs, peer).is_announced = true;
+}
+
 void Engine::on_host_data(std::int32_t peer, std::string payload) {
   const auto sequence = Reader(payload).value<Word>();
-  const auto exchange = host_recvs_[static_cast<std::size_t>(peer)].extract(sequence);
+  const auto exchange = awaited_recvs_[static_cast<std::size_t>(peer)].extract(sequence);
   if (!exchange) return;  // only after a failure
   payload.erase(0, sizeof(sequence));
   {
@@ -375,11 +407,12 @@ void Engine::on_leave(std::int32_t peer) {
   has_left_[index] = 1;
   const Word last = last_device_recvs_[index];
   const bool awaits_device = last > 0 && !courier_->may_have_arrived(peer, last);
-  if (awaits_device || !host_recvs_[index].empty() || !unmatched_[index].empty())
+  if (awaits_device || !awaited_recvs_[index].empty() || !unmatched_[index].empty())
     fail(fmt::format("rank {} shares an exchange with rank {}, which has left", rank_, peer));
 }
 
 void Engine::on_closed(std::int32_t peer) {
+  note_failure(peer, true);
   if (has_left_[static_cast<std::size_t>(peer)] == 0)
     fail(fmt::format("rank {} lost its connection to rank {}, which has ended", rank_, peer));
 }

@@ -37,12 +37,12 @@ class Engine final : private FrameHandler {
 
   // Calls of the transport's user.
 
-  /// From here on exchanges may begin. `courier` lives as long as this.
-  void set_courier(Courier* courier);
+  /// From here on exchanges may begin. `courier` lives as long as this, and uses the first side queues.
+  void set_courier(Courier* courier, std::int32_t num_side_queues);
   void begin(std::shared_ptr<Exchange> exchange);
   /// Returns when the host parcels of the exchange have come and gone. Throws TransportError.
   void wait_host(const Exchange& exchange);
-  /// Returns when the courier has asked for all of the exchange. Throws TransportError.
+  /// Returns when the device has been asked for all that this rank sends. Throws TransportError.
   void wait_started(const Exchange& exchange);
   /// Every rank's payload, by rank. Throws TransportError.
   [[nodiscard]] std::vector<std::string> all_gather(std::string payload, std::string_view what);
@@ -50,6 +50,10 @@ class Engine final : private FrameHandler {
   // Anyone's calls.
 
   void fail(const std::string& reason) { fail_for(rank_, reason); }
+  /// After a failure: true when every rank that this one is connected to has heard of it.
+  [[nodiscard]] bool is_known() const { return is_known_; }
+  /// After a failure: true when none of those will write to this rank's memory any more.
+  [[nodiscard]] bool is_quiet() const { return is_quiet_; }
 
  private:
   struct Round {
@@ -66,13 +70,15 @@ class Engine final : private FrameHandler {
   void match(Exchange& exchange, Outgoing& parcel, Post post);
   void gather(std::int64_t round, std::int32_t rank, std::string payload);
   void deliver(std::int64_t round, std::vector<std::string> payloads);
-  void rest();
+  void settle_failure();
+  void note_failure(std::int32_t peer, bool is_done);
   void announce_failure();
   void fail_for(std::int32_t origin, const std::string& reason);
 
   void on_frame(std::int32_t peer, FrameType type, std::string payload) override;
   void on_closed(std::int32_t peer) override;
   void on_post(std::int32_t peer, const std::string& payload);
+  void on_announcement(std::int32_t peer, Word sequence);
   void on_host_data(std::int32_t peer, std::string payload);
   void on_leave(std::int32_t peer);
 
@@ -81,14 +87,17 @@ class Engine final : private FrameHandler {
   Device& device_;
   Courier* courier_ = nullptr;
   std::deque<std::shared_ptr<Exchange>> open_;  // with device parcels to start, oldest first
-  std::chrono::steady_clock::time_point last_start_{};
-  // By peer and sequence: posts before their sends, sends before their posts, and host parcels before their data.
+  // By peer and sequence: posts before their sends, sends before their posts, and receives before their data or, where
+  // the courier wants announcements, before those.
   std::vector<std::map<Word, Post>> early_posts_;
   std::vector<std::map<Word, std::shared_ptr<Exchange>>> unmatched_;
-  std::vector<std::map<Word, std::shared_ptr<Exchange>>> host_recvs_;
+  std::vector<std::map<Word, std::shared_ptr<Exchange>>> awaited_recvs_;
   std::vector<Word> last_device_recvs_;  // by peer: the last that was posted
   std::vector<char> has_left_;
+  std::int32_t num_side_queues_ = 0;
+  std::vector<char> knows_failure_, is_done_;  // by peer, after a failure: heard of it; writes no more
   bool is_announced_ = false;
+  bool says_quiet_ = false;
 
   // Shared.
   Failure& failure_;
@@ -104,6 +113,7 @@ class Engine final : private FrameHandler {
   std::map<std::int64_t, std::vector<std::string>> gathered_;  // by round
   std::int64_t last_round_ = 0;                                // of the user
   std::string announcement_;                                   // of a failure: the rank that it is about, and why
+  std::atomic<bool> is_known_{false}, is_quiet_{false};
   std::atomic<bool> stops_{false};
   std::thread thread_;
 };

@@ -50,6 +50,7 @@ struct Outgoing : Parcel {
 struct Incoming : Parcel {
   std::vector<std::int64_t> offsets = {};  // into this rank's region
   std::optional<std::string> bytes = {};   // of a host parcel, once it has come
+  bool is_announced = false;               // of a device parcel: its sender has found that sizes agree
 };
 
 /// A receive that arrives in staging memory, and is copied from there in the compute stream.
@@ -64,10 +65,11 @@ struct Exchange {
   std::vector<Outgoing> sends = {};
   std::vector<Incoming> recvs = {};
   std::vector<Staged> staged = {};
-  bool is_started = false;  // all device parcels; guarded by the engine's lock
-  // Of couriers whose side queue follows marks instead of words.
   std::unique_ptr<Mark> begun = {};  // in the compute stream
-  std::unique_ptr<Mark> done = {};   // in the side queue, once all is asked for
+  std::unique_ptr<Mark> done = {};   // in the side queue, of couriers that tell by marks instead of words
+  // Guarded by the engine's lock: whether all device parcels are started, and the peer of the first that is not.
+  bool is_started = false;
+  std::int32_t awaited = -1;
 };
 
 }  // namespace marble::nccl

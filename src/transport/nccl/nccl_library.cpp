@@ -144,6 +144,7 @@ class SendRecvCourier final : public Courier {
   SendRecvCourier& operator=(const SendRecvCourier&) = delete;
 
   void join(const std::string& id, std::int32_t rank, std::int32_t num_ranks, Deadline deadline) {
+    rank_ = rank;
     UniqueId unique{};
     std::memcpy(unique.bytes.data(), id.data(), std::min(id.size(), unique.bytes.size()));
     Config config;
@@ -152,28 +153,29 @@ class SendRecvCourier final : public Courier {
     if (!await(deadline)) throw BackendError("NCCL's ranks did not all come to ncclCommInitRankConfig in time");
   }
 
-  void begin_round() override {}
+  [[nodiscard]] bool wants_announcements() const override { return true; }
 
-  Progress advance(Exchange& exchange) override {
-    if (comm_ == nullptr) return Progress::stop;
-    for (const Outgoing& parcel : exchange.sends)
-      if (parcel.place == Place::device && !parcel.post) return Progress::stop;
-    device_.follow(Queue::side, *exchange.begun);
+  void begin_round() override { blocked_by_ = kAll; }
+
+  std::int32_t advance(Exchange& exchange) override {
+    if (blocked_by_ == kAll) blocked_by_ = late_peer(exchange);
+    if (blocked_by_ != kAll) return blocked_by_;
+    device_.follow(kSide, *exchange.begun);
     library_.check(library_.nccl.group_start(), "ncclGroupStart");
     for (const Outgoing& parcel : exchange.sends)
       for_each_device_message(parcel, [&](const Message& message, std::size_t bytes) {
-        library_.check(library_.nccl.send(message.data, bytes, kBytes, message.peer, comm_, device_.side()),
+        library_.check(library_.nccl.send(message.data, bytes, kBytes, message.peer, comm_, device_.stream(kSide)),
                        "ncclSend");
       });
     for (const Incoming& parcel : exchange.recvs)
       for_each_device_message(parcel, [&](const Message& message, std::size_t bytes) {
-        library_.check(library_.nccl.recv(message.data, bytes, kBytes, message.peer, comm_, device_.side()),
+        library_.check(library_.nccl.recv(message.data, bytes, kBytes, message.peer, comm_, device_.stream(kSide)),
                        "ncclRecv");
       });
     library_.check(library_.nccl.group_end(), "ncclGroupEnd");
-    if (!await(Deadline::max())) return Progress::stop;
-    exchange.done = device_.mark(Queue::side);
-    return Progress::all;
+    if (!await(Deadline::max())) return rank_;  // the transport has failed
+    exchange.done = device_.mark(kSide);
+    return kAll;
   }
 
   [[nodiscard]] bool may_have_arrived(std::int32_t, Word) const override { return true; }
@@ -183,6 +185,17 @@ class SendRecvCourier final : public Courier {
   }
 
  private:
+  static constexpr Queue kSide = side_queue(0);
+
+  /// The peer that has not begun this exchange; kAll: all have, and sizes agree.
+  static std::int32_t late_peer(const Exchange& exchange) {
+    for (const Outgoing& parcel : exchange.sends)
+      if (parcel.place == Place::device && !parcel.post) return parcel.peer;
+    for (const Incoming& parcel : exchange.recvs)
+      if (parcel.place == Place::device && !parcel.is_announced) return parcel.peer;
+    return kAll;
+  }
+
   template <typename Fn>
   static void for_each_device_message(const Parcel& parcel, Fn&& fn) {
     if (parcel.place != Place::device) return;
@@ -206,6 +219,8 @@ class SendRecvCourier final : public Courier {
   NcclLibrary& library_;
   CudaDevice& device_;
   const Failure& failure_;
+  std::int32_t rank_ = 0;
+  std::int32_t blocked_by_ = kAll;  // in this round
   Comm comm_ = nullptr;
 };
 

@@ -69,14 +69,14 @@ StreamTransport::StreamTransport(const NcclOptions& options, Fabric fabric)
     throw;
   }
   Courier* const courier = copy_ ? static_cast<Courier*>(copy_.get()) : sendrecv_.get();
-  engine_->set_courier(courier);
+  engine_->set_courier(courier, num_side_queues_);
   watchdog_ = std::thread([this] { watch(); });
 }
 
 StreamTransport::~StreamTransport() {
   if (!failure_.happened() && !in_flight_.empty())
     engine_->fail(fmt::format("rank {} gave up '{}'", rank_, in_flight_.begin()->second->label));
-  const bool is_past = drain();
+  const bool is_past = drain() && (!failure_.happened() || is_left_alone());
   {
     const std::scoped_lock lock(mutex_);
     stops_ = true;
@@ -85,19 +85,21 @@ StreamTransport::~StreamTransport() {
   watchdog_.join();
   engine_.reset();
   sendrecv_.reset();
-  // A stream that is stuck for good, as on a lost device, may still read the words.
+  // What a stream, or a peer, may still touch stays: those that are stuck for good.
   if (is_past)
     give_back_memory();
   else [[maybe_unused]]
     WordMemory* const kept = word_memory_.release();
 }
 
-/// True once the compute stream is past all waits. The watchdog lets it pass; the rest is its own work.
+/// True once the compute stream is past all waits and the side queues are empty. The watchdog lets them pass; the rest
+/// is their own work.
 bool StreamTransport::drain() {
   constexpr milliseconds kPause{1};
   constexpr std::chrono::seconds kLimit{30};
   std::optional<Deadline> deadline;
-  while (!has_passed_all()) {
+  device_.select();
+  while (!has_passed_all() || !is_idle()) {
     if (!deadline && failure_.happened()) deadline = steady_clock::now() + kLimit;
     if (deadline && steady_clock::now() > *deadline) return false;
     std::this_thread::sleep_for(kPause);
@@ -105,12 +107,25 @@ bool StreamTransport::drain() {
   return true;
 }
 
-void StreamTransport::give_back_memory() noexcept {
-  try {
-    device_.select();
-    device_.synchronize(Queue::side);
-  } catch (const std::exception&) {  // a lost device does nothing more
+/// True once no peer will write to this rank's memory. After a failure some may be about to.
+bool StreamTransport::is_left_alone() const {
+  constexpr milliseconds kPause{1};
+  constexpr std::chrono::seconds kLimit{10};
+  const Deadline deadline = steady_clock::now() + kLimit;
+  while (!engine_->is_quiet()) {
+    if (steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kPause);
   }
+  return true;
+}
+
+bool StreamTransport::is_idle() {
+  for (std::int32_t queue = 0; queue < num_side_queues_; ++queue)
+    if (!device_.is_idle(side_queue(queue))) return false;
+  return true;
+}
+
+void StreamTransport::give_back_memory() noexcept {
   unmap_regions();
   if (word_memory_) device_.unregister_words(word_memory_->data());
 }
@@ -149,9 +164,15 @@ void StreamTransport::on_all_ranks(std::string_view what, Fn&& fn) {
     if (!errors[rank].empty()) throw BackendError(fmt::format("rank {}: {}", rank, errors[rank]));
 }
 
+void StreamTransport::make_side_queues(std::int32_t count) {
+  device_.make_side_queues(count);
+  num_side_queues_ = count;
+}
+
 /// Why it cannot be done, on this rank or another; empty when it is done.
 std::string StreamTransport::set_up_copy() {
   try {
+    on_all_ranks("side queues", [&] { make_side_queues(num_ranks_); });
     share_words();
     map_regions(0);
     on_all_ranks("a look at the queues", [&] { check_queues(); });
@@ -172,6 +193,7 @@ void StreamTransport::set_up_sendrecv() {
   });
   id = engine_->all_gather(id, "the communicator's id").front();
   on_all_ranks("the making of a communicator", [&] {
+    make_side_queues(1);
     sendrecv_ = fabric_.library->join(id, rank_, num_ranks_, failure_, steady_clock::now() + time_limit_);
   });
 }
@@ -198,23 +220,37 @@ void StreamTransport::share_words() {
   word_memory_->forget_name();
 }
 
-/// Copies must go on while the compute stream waits. Streams can share a hardware queue, where a wait holds up all that
-/// comes after it; then copies would wait for what they are to bring.
+/// Streams can share a hardware queue, where a wait holds up all that comes after it. Then copies would wait for what
+/// they are to bring, so a side stream that shares the compute stream's is changed for another.
 void StreamTransport::check_queues() {
-  constexpr std::chrono::seconds kLimit{2};
-  device_.synchronize(Queue::compute);
+  constexpr int kTries = 8;
+  for (std::int32_t peer = 0; peer < num_ranks_; ++peer) {
+    if (peer == rank_) continue;
+    const Queue side = side_queue(peer);
+    int tries = 1;
+    while (!passes(kCompute, side) || !passes(side, kCompute)) {
+      if (++tries > kTries) throw BackendError("copies do not run while the compute stream waits");
+      device_.renew(side);
+    }
+  }
+}
+
+/// True when the work of one queue is done while the other waits.
+bool StreamTransport::passes(Queue waiting, Queue working) {
+  constexpr milliseconds kLimit{200};
   Word* const word = words_.unstaged();
-  device_.enqueue(Queue::compute, std::array{WordOp{WordOp::Kind::wait, word, 1}});
-  device_.copy(Queue::side, region_ + kRegionPage / 2, region_, kRegionPage / 2);
-  device_.enqueue(Queue::side, std::array{WordOp{WordOp::Kind::write, word, 1}});
+  device_.synchronize(kCompute);
+  device_.enqueue(waiting, std::array{WordOp{WordOp::Kind::wait, word, 1}});
+  device_.copy(working, region_ + kRegionPage / 2, region_, kRegionPage / 2);
+  device_.enqueue(working, std::array{WordOp{WordOp::Kind::write, word, 1}});
   const Deadline deadline = steady_clock::now() + kLimit;
   while (load(word) == 0 && steady_clock::now() < deadline) std::this_thread::yield();
-  const bool is_free = load(word) != 0;
+  const bool is_done = load(word) != 0;
   store(word, 1);
-  device_.synchronize(Queue::compute);
-  device_.synchronize(Queue::side);
+  device_.synchronize(waiting);
+  device_.synchronize(working);
   store(word, 0);
-  if (!is_free) throw BackendError("copies do not run while the compute stream waits");
+  return is_done;
 }
 
 void StreamTransport::map_regions(std::int64_t reserved_bytes) {
@@ -253,8 +289,8 @@ void StreamTransport::reserve(std::int64_t bytes) {
   try {
     device_.select();
     on_all_ranks("the end of earlier exchanges", [&] {
-      device_.synchronize(Queue::compute);
-      device_.synchronize(Queue::side);
+      device_.synchronize(kCompute);
+      for (std::int32_t queue = 0; queue < num_side_queues_; ++queue) device_.synchronize(side_queue(queue));
     });
     failure_.check();
     for (std::byte*& region : mapped_)
@@ -390,21 +426,18 @@ void StreamTransport::copy_own(std::span<const Message> sends, std::span<const M
     if (place_of(sends.subspan(i, 1), label) == Place::host && place_of(recvs.subspan(i, 1), label) == Place::host)
       std::memcpy(recvs[i].data, sends[i].data, static_cast<std::size_t>(sends[i].bytes));
     else
-      device_.copy(Queue::compute, recvs[i].data, sends[i].data, sends[i].bytes);
+      device_.copy(kCompute, recvs[i].data, sends[i].data, sends[i].bytes);
   }
 }
 
 void StreamTransport::enqueue_begin(Exchange& exchange) {
   num_exchanges_ = exchange.number;
-  if (sendrecv_) {
-    exchange.begun = device_.mark(Queue::compute);
-    return;
-  }
-  std::vector<WordOp> ops;
+  exchange.begun = device_.mark(kCompute);
+  if (!copy_) return;
+  std::vector<WordOp> credits;
   for (const Incoming& parcel : exchange.recvs)
-    if (is_device(parcel)) ops.push_back({WordOp::Kind::write, words_.credit(parcel.peer), parcel.sequence});
-  ops.push_back({WordOp::Kind::write, words_.begun(), exchange.number});
-  device_.enqueue(Queue::compute, ops);
+    if (is_device(parcel)) credits.push_back({WordOp::Kind::write, words_.credit(parcel.peer), parcel.sequence});
+  if (!credits.empty()) device_.enqueue(kCompute, credits);
 }
 
 void StreamTransport::wait(std::int64_t ticket) {
@@ -421,8 +454,10 @@ void StreamTransport::wait(std::int64_t ticket) {
 }
 
 void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
-  // Only what the side queue has been asked for already can be followed.
-  if (sendrecv_) engine_->wait_started(*exchange);
+  // The compute stream must wait for nothing that this process has yet to ask for: a call that waits for the device on
+  // this thread would hold that up.
+  if (sendrecv_ || std::any_of(exchange->sends.begin(), exchange->sends.end(), is_device))
+    engine_->wait_started(*exchange);
   const Word number = num_waits_ + 1;
   {
     const std::scoped_lock lock(mutex_);
@@ -431,8 +466,8 @@ void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
   }
   std::vector<WordOp> ops = {{WordOp::Kind::write, words_.wait_reached(), number}};
   if (sendrecv_) {
-    device_.enqueue(Queue::compute, ops);
-    device_.follow(Queue::compute, *exchange->done);
+    device_.enqueue(kCompute, ops);
+    device_.follow(kCompute, *exchange->done);
     ops.clear();
   } else {
     for (const Incoming& parcel : exchange->recvs)
@@ -441,11 +476,11 @@ void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
       if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.sent(parcel.peer), parcel.sequence});
   }
   ops.push_back({WordOp::Kind::write, words_.wait_passed(), number});
-  device_.enqueue(Queue::compute, ops);
+  device_.enqueue(kCompute, ops);
   if (exchange->staged.empty()) return;
   for (const Staged& staged : exchange->staged)
-    device_.copy(Queue::compute, staged.target.data, staged.source, staged.target.bytes);
-  device_.enqueue(Queue::compute, std::array{WordOp{WordOp::Kind::write, words_.unstaged(), number}});
+    device_.copy(kCompute, staged.target.data, staged.source, staged.target.bytes);
+  device_.enqueue(kCompute, std::array{WordOp{WordOp::Kind::write, words_.unstaged(), number}});
   staging_.give_back(exchange->number, number);
 }
 
@@ -475,16 +510,21 @@ void StreamTransport::agree(std::uint64_t value, std::string_view what) {
 void StreamTransport::watch() {
   constexpr milliseconds kLongest{50};
   const milliseconds pause = std::clamp(time_limit_ / 20, milliseconds(1), kLongest);
+  constexpr std::chrono::seconds kHearingLimit{1};
   Word stuck = 0;
   auto since = steady_clock::now();
+  std::optional<Deadline> heard;
   std::unique_lock lock(mutex_);
   while (!stops_) {
     watchdog_woken_.wait_for(lock, failure_.happened() ? milliseconds(1) : pause, [&] { return stops_; });
     const Word reached = load(words_.wait_reached()), passed = load(words_.wait_passed());
     while (!waits_.empty() && waits_.front().number <= passed) waits_.pop_front();
     if (failure_.happened()) {
-      // Again and again: a peer may still write a smaller value over the releasing one.
-      if (!has_passed_all()) words_.release();
+      // Again and again: smaller values may still be written over the releasing ones. Side queues then write to peers
+      // without their credit, which is harmless once those know that their results are void.
+      words_.release_compute();
+      if (!heard) heard = steady_clock::now() + kHearingLimit;
+      if (engine_->is_known() || steady_clock::now() > *heard) words_.release_side();
       continue;
     }
     const auto now = steady_clock::now();
@@ -513,7 +553,7 @@ std::string StreamTransport::describe_stuck(const Wait& wait) const {
 
 void StreamTransport::on_failure() {
   const std::scoped_lock lock(mutex_);
-  if (word_memory_) words_.release();
+  if (word_memory_) words_.release_compute();
 }
 
 }  // namespace marble::nccl

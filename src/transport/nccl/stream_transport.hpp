@@ -72,10 +72,14 @@ class StreamTransport final : public Transport {
   void set_up_sendrecv();
   void use_words(std::unique_ptr<WordMemory> memory, bool all_rows);
   void share_words();
+  void make_side_queues(std::int32_t count);
   void check_queues();
+  [[nodiscard]] bool passes(Queue waiting, Queue working);
   void map_regions(std::int64_t reserved_bytes);
   void unmap_regions() noexcept;
   [[nodiscard]] bool drain();
+  [[nodiscard]] bool is_idle();
+  [[nodiscard]] bool is_left_alone() const;
   void give_back_memory() noexcept;
   template <typename Fn>
   void on_all_ranks(std::string_view what, Fn&& fn);
@@ -113,6 +117,7 @@ class StreamTransport final : public Transport {
   std::vector<std::byte*> mapped_;  // peers' regions
   std::unique_ptr<CopyCourier> copy_;
   std::unique_ptr<Courier> sendrecv_;
+  std::int32_t num_side_queues_ = 0;
 
   std::vector<Word> num_sent_, num_expected_;  // parcels, by peer
   Word num_exchanges_ = 0;                     // with device parcels

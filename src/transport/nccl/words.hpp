@@ -68,23 +68,27 @@ class Words {
   [[nodiscard]] Word* arrived(std::int32_t peer) const { return arrived(rank_, peer); }
   [[nodiscard]] Word* credit(std::int32_t peer) const { return credit(rank_, peer); }
   [[nodiscard]] Word* sent(std::int32_t peer) const { return row(rank_) + 2 * num_ranks_ + peer; }
-  [[nodiscard]] Word* begun() const { return row(rank_) + 3 * num_ranks_; }             // exchanges
-  [[nodiscard]] Word* wait_reached() const { return row(rank_) + 3 * num_ranks_ + 1; }  // waits of the compute stream
-  [[nodiscard]] Word* wait_passed() const { return row(rank_) + 3 * num_ranks_ + 2; }
-  [[nodiscard]] Word* unstaged() const { return row(rank_) + 3 * num_ranks_ + 3; }  // waits whose staging is free
+  [[nodiscard]] Word* wait_reached() const { return row(rank_) + 3 * num_ranks_; }  // waits of the compute stream
+  [[nodiscard]] Word* wait_passed() const { return row(rank_) + 3 * num_ranks_ + 1; }
+  [[nodiscard]] Word* unstaged() const { return row(rank_) + 3 * num_ranks_ + 2; }  // waits whose staging is free
 
-  /// Ends every wait of this rank's compute stream. To be repeated: peers may still write smaller values.
-  void release() const {
+  // End every wait of this rank's compute stream, and of its side streams. To be repeated: whoever else writes a word
+  // may write a smaller value later.
+  void release_compute() const {
     for (std::int32_t peer = 0; peer < num_ranks_; ++peer) {
       store(arrived(peer), kReleased);
       store(sent(peer), kReleased);
     }
   }
+  void release_side() const {
+    if (!all_rows_) return;
+    for (std::int32_t peer = 0; peer < num_ranks_; ++peer) store(credit(peer, rank_), kReleased);
+  }
 
  private:
   [[nodiscard]] static std::int64_t stride(std::int32_t num_ranks) {
     constexpr std::int64_t kLine = 16;  // 128 bytes, so that ranks' rows share no cache line
-    return (std::int64_t{3} * num_ranks + 4 + kLine - 1) / kLine * kLine;
+    return (std::int64_t{3} * num_ranks + 3 + kLine - 1) / kLine * kLine;
   }
   [[nodiscard]] Word* row(std::int32_t rank) const { return data_ + (all_rows_ ? rank : 0) * stride(num_ranks_); }
 
