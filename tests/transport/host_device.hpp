@@ -91,6 +91,10 @@ class HostDevice final : public Device {
 
   void select() override {}
   [[nodiscard]] bool is_device_memory(const void*) const override { return memory == Memory::device; }
+  [[nodiscard]] bool is_one_allocation(const void* data, std::int64_t bytes) const override {
+    const auto* const begin = static_cast<const std::byte*>(data);
+    return begin >= ends_at || begin + bytes <= ends_at;
+  }
   [[nodiscard]] bool is_capturing() const override { return captures; }
   void enqueue(Queue queue, std::span<const WordOp> ops) override {
     queue_of(queue).push([list = std::vector(ops.begin(), ops.end())] {
@@ -147,7 +151,8 @@ class HostDevice final : public Device {
 
   Memory memory;
   bool captures = false;
-  bool blocks_side = false;  // its queues share one, as streams on one hardware queue do
+  const std::byte* ends_at = nullptr;  // an allocation ends here, and another begins
+  bool blocks_side = false;            // its queues share one, as streams on one hardware queue do
   int num_renewed = 0;
   std::atomic<int> num_copies = 0;  // asked for on side queues
 

@@ -325,11 +325,16 @@ TEST(StreamTransport, MessagesEndToEndAreOneCopy) {
       sends.push_back({1 - transport.rank(), sent.data() + at, 1'024});
       recvs.push_back({1 - transport.rank(), memory + at, 1'024});
     }
-    const int before = this_device->num_copies;
-    transport.wait(transport.begin(sends, recvs, "rows"));
-    settle(transport);
-    transport.agree(0, "the other side's copies");
-    EXPECT_EQ(this_device->num_copies - before, 1);
+    const auto copies = [&] {
+      const int before = this_device->num_copies;
+      transport.wait(transport.begin(sends, recvs, "rows"));
+      settle(transport);
+      transport.agree(0, "the other side's copies");
+      return this_device->num_copies - before;
+    };
+    EXPECT_EQ(copies(), 1);
+    this_device->ends_at = sent.data() + 1'024;  // two tensors that happen to be neighbours
+    EXPECT_EQ(copies(), 2);
   });
 }
 

@@ -30,11 +30,12 @@ void CopyCourier::start(const Outgoing& parcel, const Mark& begun) {
   const std::vector<std::int64_t>& offsets = parcel.post->offsets;
   const auto source = [&](std::size_t i) { return static_cast<const std::byte*>(parcel.messages[i].data); };
   for (std::size_t i = 0; i < parcel.messages.size();) {
-    // Messages that lie end to end on both sides are one copy.
+    // Messages that lie end to end on both sides are one copy, unless another allocation begins between them.
     std::int64_t bytes = parcel.messages[i].bytes;
     std::size_t next = i + 1;
     for (; next < parcel.messages.size(); ++next) {
       if (source(next) != source(i) + bytes || offsets[next] != offsets[i] + bytes) break;
+      if (!device_.is_one_allocation(source(i), bytes + parcel.messages[next].bytes)) break;
       bytes += parcel.messages[next].bytes;
     }
     if (bytes > 0) device_.copy(queue, region + offsets[i], source(i), bytes);

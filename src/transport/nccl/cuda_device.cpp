@@ -14,20 +14,20 @@
 namespace marble::nccl {
 namespace {
 
-using BatchMemOp = CUresult (*)(CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int);
+/// A function of the driver, found through the runtime, so that the library loads where no driver is installed.
+template <typename Function>
+Function driver_function(const char* name) {
+  void* entry = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  check_cuda(cudaGetDriverEntryPointByVersion(name, &entry, 12000, cudaEnableDefault, &found),
+             fmt::format("looking for {}", name));
+  if (found != cudaDriverEntryPointSuccess || entry == nullptr)
+    throw BackendError(fmt::format("the CUDA driver has no {}; transport nccl needs driver 12.0 or newer", name));
+  return reinterpret_cast<Function>(entry);
+}
 
-/// Found through the runtime, so that the library loads where no driver is installed.
-BatchMemOp batch_mem_op() {
-  static const BatchMemOp function = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-    check_cuda(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &entry, 12000, cudaEnableDefault, &found),
-               "looking for cuStreamBatchMemOp");
-    if (found != cudaDriverEntryPointSuccess || entry == nullptr)
-      throw BackendError("the CUDA driver has no cuStreamBatchMemOp; transport nccl needs driver 12.0 or newer");
-    return reinterpret_cast<BatchMemOp>(entry);
-  }();
-  return function;
+void check_driver(CUresult result, std::string_view what) {
+  if (result != CUDA_SUCCESS) throw BackendError(fmt::format("{} failed with code {}", what, static_cast<int>(result)));
 }
 
 class CudaMark final : public Mark {
@@ -45,14 +45,9 @@ class CudaMark final : public Mark {
 
 bool has_word_ops(int device) {
   using GetAttribute = CUresult (*)(int*, CUdevice_attribute, CUdevice);
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  check_cuda(cudaGetDriverEntryPointByVersion("cuDeviceGetAttribute", &entry, 12000, cudaEnableDefault, &found),
-             "looking for cuDeviceGetAttribute");
   int value = 0;
-  const auto get = reinterpret_cast<GetAttribute>(entry);
-  return get != nullptr && get(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) == CUDA_SUCCESS &&
-         value != 0;
+  const auto get = driver_function<GetAttribute>("cuDeviceGetAttribute");
+  return get(&value, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device) == CUDA_SUCCESS && value != 0;
 }
 
 }  // namespace
@@ -114,6 +109,16 @@ bool CudaDevice::is_device_memory(const void* data) const {
   return attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
 }
 
+bool CudaDevice::is_one_allocation(const void* data, std::int64_t bytes) const {
+  using GetAddressRange = CUresult (*)(CUdeviceptr*, std::size_t*, CUdeviceptr);
+  static const auto get = driver_function<GetAddressRange>("cuMemGetAddressRange");
+  const auto begin = reinterpret_cast<CUdeviceptr>(data);
+  CUdeviceptr base = 0;
+  std::size_t size = 0;
+  check_driver(get(&base, &size, begin), "cuMemGetAddressRange");
+  return begin + static_cast<CUdeviceptr>(bytes) <= base + size;
+}
+
 bool CudaDevice::is_capturing() const {
   cudaStreamCaptureStatus status{};
   // The default stream cannot be asked while another is captured, nor take part in it.
@@ -137,10 +142,9 @@ void CudaDevice::enqueue(Queue queue, std::span<const WordOp> ops) {
       params[i].waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
     }
   }
-  const CUresult result = batch_mem_op()(stream(queue), static_cast<unsigned int>(params.size()), params.data(), 0);
-  if (result != CUDA_SUCCESS)
-    throw BackendError(
-        fmt::format("cuStreamBatchMemOp of {} operations failed with code {}", ops.size(), static_cast<int>(result)));
+  using BatchMemOp = CUresult (*)(CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int);
+  static const auto batch = driver_function<BatchMemOp>("cuStreamBatchMemOp");
+  check_driver(batch(stream(queue), static_cast<unsigned int>(params.size()), params.data(), 0), "cuStreamBatchMemOp");
 }
 
 void CudaDevice::copy(Queue queue, void* target, const void* source, std::int64_t bytes) {

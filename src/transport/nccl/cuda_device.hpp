@@ -29,6 +29,7 @@ class CudaDevice final : public Device {
 
   void select() override;
   [[nodiscard]] bool is_device_memory(const void* data) const override;
+  [[nodiscard]] bool is_one_allocation(const void* data, std::int64_t bytes) const override;
   [[nodiscard]] bool is_capturing() const override;
   void enqueue(Queue queue, std::span<const WordOp> ops) override;
   void copy(Queue queue, void* target, const void* source, std::int64_t bytes) override;

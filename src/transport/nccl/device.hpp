@@ -49,6 +49,8 @@ class Device {
   virtual void select() = 0;
 
   [[nodiscard]] virtual bool is_device_memory(const void* data) const = 0;
+  /// True when these bytes belong to one allocation; a copy must not cross into another that begins where it ends.
+  [[nodiscard]] virtual bool is_one_allocation(const void* data, std::int64_t bytes) const = 0;
   /// True while the compute stream is captured into a graph.
   [[nodiscard]] virtual bool is_capturing() const = 0;
 
