@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes that stay up between tests; worlds of one rank up to all of them are groups of theirs."""
 
+import faulthandler
 import importlib
 import multiprocessing
 import os
 import pathlib
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +28,7 @@ def _serve(rank: int, ranks: int, backend: str, transport: str, store: str, pipe
     import torch
     import torch.distributed as dist
 
+    faulthandler.register(signal.SIGUSR1)
     on_gpu = "nccl" in backend
     torch.set_num_threads(1)
     # Fills fresh memory with NaN. Models of others use operators on GPUs that do not repeat.
@@ -86,6 +89,12 @@ class RankPool:
             process.join(10)
         self._workers = []
 
+    def _show_stacks(self) -> None:
+        """Where each worker hangs, on stderr."""
+        for process, _ in self._workers:
+            os.kill(process.pid, signal.SIGUSR1)
+            time.sleep(0.5)
+
     def run(self, size: int, function: str, *arguments, limit: float = HANG_LIMIT, **options) -> list:
         """Calls rank_checks.function(group, ...) on ``size`` ranks; returns what each returned."""
         return self.start(size, function, *arguments, **options)(limit)
@@ -102,6 +111,7 @@ class RankPool:
             answers = []
             for rank, (_, pipe) in enumerate(self._workers[:size]):
                 if not pipe.poll(max(0.0, deadline - time.monotonic())):
+                    self._show_stacks()
                     self._stop(kill=True)
                     raise RankError(f"{function}: rank {rank} of {size} did not answer within {limit} s")
                 answers.append(pipe.recv())

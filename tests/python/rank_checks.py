@@ -27,14 +27,14 @@ def _random(generator, tokens, heads, dim, dtype, gaps, device):
     return wide.transpose(0, 1)[..., :dim].requires_grad_()
 
 
-def _bounds(q, k, v, w_out, mask, expected, scale, softcap):
+def _bounds(q, k, v, w_out, mask, expected, exact_inputs, scale, softcap):
     """What output, dQ, dK and dV may be off by: in low precision, as PyTorch's attention on one device is."""
     if q.dtype == torch.float32:
         return [FP32_BOUND] * 4
     assert softcap == 0, "PyTorch's attention has no softcap"
     out = torch_attention(q, k, v, mask, scale)
     grads = torch.autograd.grad((out * w_out).sum(), (q, k, v))
-    exact = (expected, *torch.autograd.grad((expected * w_out).sum(), (q, k, v), retain_graph=True))
+    exact = (expected, *torch.autograd.grad((expected * w_out).sum(), exact_inputs, retain_graph=True))
     return [LOW_PRECISION_RATIO * relative_error(*pair) for pair in zip((out, *grads), exact, strict=True)]
 
 
@@ -71,11 +71,12 @@ def attention_is_dense(
     for window in model.layers:
         kind = marble.model.to_window(window)
         mask = dense_mask(layout, kind.size, kind.clamp).to(device)
-        expected, expected_lse = dense_attention(q, k, v, mask, dim**-0.5, softcap)
-        bounds = _bounds(q, k, v, w_out, mask, expected, dim**-0.5, softcap)
+        exact_inputs = [x.detach().double().requires_grad_() for x in (q, k, v)]
+        expected, expected_lse = dense_attention(*exact_inputs, mask, dim**-0.5, softcap)
+        bounds = _bounds(q, k, v, w_out, mask, expected, exact_inputs, dim**-0.5, softcap)
         seen = mask.any(1)
         loss = (expected * w_out).sum() + (expected_lse * w_lse)[seen].sum()
-        expected_grads = torch.autograd.grad(loss, (q, k, v))
+        expected_grads = torch.autograd.grad(loss, exact_inputs)
 
         shards = [plan.shard(x, grad="summed") for x in (q, k, v)]
         out, lse = marble.attention(*shards, plan, window=window, softcap=softcap, return_lse=True)
@@ -522,3 +523,13 @@ def a_failed_transport_stays_failed(group):
         else:
             raise AssertionError("nothing failed")
     assert marble.attention(q, k, k, plan).shape == q.shape
+
+
+def texts_are_gathered_through_the_store(group):
+    """Every rank's text, again and again, on every rank."""
+    from marble.transport import Notices
+
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    notices = Notices(group, 1_000)
+    for turn in range(5):
+        assert notices.gather(f"{turn} of {rank}") == [f"{turn} of {other}" for other in range(size)]

@@ -45,3 +45,7 @@ def test_staged_messages_are_exact(pool):
 
 def test_a_failed_transport_stays_failed(pool):
     pool.run(2, "a_failed_transport_stays_failed")
+
+
+def test_texts_are_gathered_through_the_store(pool):
+    pool.run(4, "texts_are_gathered_through_the_store", limit=30)
