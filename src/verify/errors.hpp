@@ -13,10 +13,12 @@
 
 namespace marble {
 
-inline constexpr double kMaxRatio = 1.02;        // 16-bit: distributed error over one rank's
-inline constexpr double kMaxOverRounding = 1.1;  // 16-bit: one rank's error over rounding the fp64 result once
-inline constexpr double kMaxFp32Error = 5e-6;    // fp32: relative Frobenius, distributed and one rank
-inline constexpr double kMaxLseError = 2e-5;     // any dtype: largest absolute difference of an LSE
+inline constexpr double kMaxRatio = 1.02;  // 16-bit: distributed error over one rank's
+// 16-bit: one rank's error over rounding the fp64 result once. A backend that rounds the operands of products may add
+// one unit roundoff to it.
+inline constexpr double kMaxOverRounding = 1.1;
+inline constexpr double kMaxFp32Error = 5e-6;  // fp32: relative Frobenius, distributed and one rank
+inline constexpr double kMaxLseError = 2e-5;   // any dtype: largest absolute difference of an LSE
 
 /// Relative Frobenius error. Where the truth is zero up to cancellation (its norm below 1e-9 of `natural`), `natural`
 /// takes its place: a gradient that cancels exactly has no relative error of its own.
