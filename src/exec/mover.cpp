@@ -32,9 +32,20 @@ std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t excha
     // A tensor of the caller may have any strides, so its transfers may need packing.
     if (always || is_callers(transfer.buffer) || !view.contiguous()) bytes += workspace_align(view.bytes());
   };
-  for (const Transfer& send : transfers(plan, entry.sends)) add(send, false);
-  for (const Transfer& recv : transfers(plan, entry.recvs))
-    if (recv.peer != plan.header().rank) add(recv, recv.add != 0 || !takes_arrivals(plan, recv.buffer, reserves));
+  std::vector<const Transfer*> own_sends;
+  for (const Transfer& send : transfers(plan, entry.sends)) {
+    if (send.peer == plan.header().rank)
+      own_sends.push_back(&send);
+    else
+      add(send, false);
+  }
+  std::size_t own = 0;
+  for (const Transfer& recv : transfers(plan, entry.recvs)) {
+    if (recv.peer != plan.header().rank)
+      add(recv, recv.add != 0 || !takes_arrivals(plan, recv.buffer, reserves));
+    else if (own < own_sends.size() && own_sends[own++] != nullptr && recv.add != 0)
+      add(*own_sends[own - 1], false);
+  }
   return bytes;
 }
 
@@ -48,24 +59,28 @@ std::byte* Mover::take_staging(std::int64_t bytes) {
   return place;
 }
 
+void* Mover::dense(const TensorView& source) {
+  if (source.contiguous()) return source.data;
+  void* const data = take_staging(source.bytes());
+  backend_.pack(source, data);
+  return data;
+}
+
 void Mover::place_send(const Transfer& transfer) {
   const TensorView source = view(transfer);
-  void* data = source.data;
-  if (!source.contiguous()) {
-    data = take_staging(source.bytes());
-    backend_.pack(source, data);
-  }
   if (transfer.peer == plan_.header().rank)
-    own_sends_.push_back(data);
+    own_sends_.push_back(source);
   else
-    send_messages_.push_back({transfer.peer, data, source.bytes()});
+    send_messages_.push_back({transfer.peer, dense(source), source.bytes()});
 }
 
 void Mover::place_recv(const Transfer& transfer) {
   const TensorView target = view(transfer);
   if (transfer.peer == plan_.header().rank) {
     ensure(own_recvs_ < own_sends_.size(), "rank plan receives more from its own rank than it sends");
-    arrivals_.push_back(own_sends_[own_recvs_++]);
+    const TensorView source = own_sends_[own_recvs_++];
+    if (transfer.add == 0) own_copies_.emplace_back(source, target);
+    arrivals_.push_back(transfer.add == 0 ? target.data : dense(source));
     return;
   }
   const bool in_place =
@@ -80,6 +95,7 @@ void Mover::begin(std::int32_t exchange, std::string_view label) {
   const Exchange& entry = plan_.exchanges()[static_cast<std::size_t>(exchange)];
   arrivals_.clear();
   own_sends_.clear();
+  own_copies_.clear();
   send_messages_.clear();
   recv_messages_.clear();
   own_recvs_ = 0;
@@ -87,8 +103,9 @@ void Mover::begin(std::int32_t exchange, std::string_view label) {
   recvs_ = transfers(plan_, entry.recvs);
   for (const Transfer& send : transfers(plan_, entry.sends)) place_send(send);
   for (const Transfer& recv : recvs_) place_recv(recv);
-  if (send_messages_.empty() && recv_messages_.empty()) return;
-  ticket_ = transport_.begin(send_messages_, recv_messages_, label);
+  if (!send_messages_.empty() || !recv_messages_.empty())
+    ticket_ = transport_.begin(send_messages_, recv_messages_, label);
+  for (const auto& [source, target] : own_copies_) backend_.cast(source, target);
 }
 
 void Mover::wait() {

@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace marble {
@@ -39,6 +40,8 @@ class Mover {
  private:
   [[nodiscard]] TensorView view(const Transfer& transfer) const;
   std::byte* take_staging(std::int64_t bytes);
+  /// The view's elements end to end, packed if they are not.
+  void* dense(const TensorView& source);
   void place_send(const Transfer& transfer);
   void place_recv(const Transfer& transfer);
 
@@ -49,11 +52,12 @@ class Mover {
   std::byte* staging_;
   std::int64_t staged_ = 0;  // bytes of staging in use
 
-  std::span<const Transfer> recvs_;     // under way
-  std::vector<void*> arrivals_;         // where the data of each receive lie once waited for
-  std::vector<void*> own_sends_;        // dense data of the sends to this rank itself
-  std::size_t own_recvs_ = 0;           // receives from this rank itself so far
-  std::vector<Message> send_messages_;  // to other ranks
+  std::span<const Transfer> recvs_;                            // under way
+  std::vector<void*> arrivals_;                                // where the data of each receive lie once waited for
+  std::vector<TensorView> own_sends_;                          // to this rank itself
+  std::size_t own_recvs_ = 0;                                  // receives from this rank itself so far
+  std::vector<std::pair<TensorView, TensorView>> own_copies_;  // of them, made while the other messages travel
+  std::vector<Message> send_messages_;                         // to other ranks
   std::vector<Message> recv_messages_;
   std::optional<std::int64_t> ticket_;
 };

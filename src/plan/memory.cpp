@@ -29,30 +29,30 @@ std::int64_t largest_delivery(const Plan& plan, const LayerPlan& layer) {
   return largest;
 }
 
-/// Sizes of one layer's buffers on the fullest rank, in bytes.
+/// Sizes of one layer's buffers on a Ulysses rank of the fullest ring rank, in bytes.
 class LayerMemory {
  public:
-  LayerMemory(const Plan& plan, const LayerPlan& layer, DType dtype)
+  LayerMemory(const Plan& plan, const LayerPlan& layer, DType dtype, std::int32_t ulysses_rank,
+              std::int64_t delivered_rows)
       : plan_(plan),
         model_(plan.model),
-        heads_(busiest_heads(plan.model, plan.mesh.ulysses)),
         ulysses_(plan.mesh.ulysses > 1),
         replicated_(replicates_key_heads(plan.model, plan.mesh.ulysses)),
         io_(model_.head_dim * size_of(dtype)),
         fp32_(model_.head_dim * kFp32),
-        num_slices_(static_cast<std::int64_t>(layer.slices.size()) - 1),
-        slot_(layer.slot_rows * heads_.kv),
-        q_side_(plan.rows * plan.mesh.ulysses * heads_.q),
-        kv_side_(plan.rows * plan.mesh.ulysses * heads_.kv),
-        delivered_(largest_delivery(plan, layer) * heads_.kv) {
-    fewest_q_ = model_.heads;
-    fewest_kv_ = model_.kv_heads;
+        num_slices_(static_cast<std::int64_t>(layer.slices.size()) - 1) {
+    const HeadShare own = head_share(model_, plan.mesh.ulysses, ulysses_rank);
+    heads_ = {own.q.count, own.kv.count};
+    others_ = {-own.q.count, -own.kv.count};
     for (std::int32_t u = 0; u < plan.mesh.ulysses; ++u) {
       const HeadShare share = head_share(model_, plan.mesh.ulysses, u);
-      shared_kv_ += share.kv.count;
-      fewest_q_ = std::min<std::int64_t>(fewest_q_, share.q.count);
-      fewest_kv_ = std::min<std::int64_t>(fewest_kv_, share.kv.count);
+      others_.q += share.q.count;
+      others_.kv += share.kv.count;
     }
+    slot_ = layer.slot_rows * heads_.kv;
+    q_side_ = plan.rows * plan.mesh.ulysses * heads_.q;
+    kv_side_ = plan.rows * plan.mesh.ulysses * heads_.kv;
+    delivered_ = delivered_rows * heads_.kv;
   }
 
   /// q, out, dout, dq; k, v, dk, dv; lse.
@@ -70,8 +70,8 @@ class LayerMemory {
     std::int64_t bytes = slots_of_keys() + q_blocks() * (fp32_ + 2 * kFp32);  // carried output, max and sum
     if (!ulysses_) return bytes + packed_deliveries();
     bytes += unsaved_sides() + q_side_ * io_;  // out
-    const std::int64_t scatter = plan_.rows * (model_.heads + 2 * shared_kv_) * io_;
-    const std::int64_t gather = plan_.rows * (model_.heads - fewest_q_) * (io_ + kFp32);
+    const std::int64_t scatter = plan_.rows * (others_.q + 2 * others_.kv) * io_;
+    const std::int64_t gather = plan_.rows * others_.q * (io_ + kFp32);
     return bytes + scatter + gather;
   }
 
@@ -84,10 +84,10 @@ class LayerMemory {
     bytes += unsaved_sides() + 2 * q_side_ * io_ + q_side_ * kFp32;  // dout, dq, delta
     if (!replicated_) bytes += 2 * kv_side_ * io_;                   // dk, dv
     if (replicated_) bytes += 2 * plan_.rows * model_.kv_heads * fp32_;
-    std::int64_t scatter = model_.heads * (io_ + kFp32);  // dout, delta
-    if (plan_.keep == Keep::nothing) scatter += model_.heads * (io_ + kFp32) + 2 * shared_kv_ * io_;
+    std::int64_t scatter = others_.q * (io_ + kFp32);  // dout, delta
+    if (plan_.keep == Keep::nothing) scatter += others_.q * (io_ + kFp32) + 2 * others_.kv * io_;
     const std::int64_t kv_row = replicated_ ? fp32_ : io_;
-    const std::int64_t gather = (model_.heads - fewest_q_) * io_ + 2 * (shared_kv_ - fewest_kv_) * kv_row;
+    const std::int64_t gather = others_.q * io_ + 2 * others_.kv * kv_row;
     return bytes + plan_.rows * scatter + std::max(plan_.rows * gather, returned);
   }
 
@@ -108,22 +108,26 @@ class LayerMemory {
 
   const Plan& plan_;
   const Model& model_;
-  BusiestHeads heads_;
+  BusiestHeads heads_;   // of this rank
+  BusiestHeads others_;  // of the other Ulysses ranks, replicas counted
   bool ulysses_, replicated_;
   std::int64_t io_, fp32_;  // bytes of one head's row
   std::int64_t num_slices_;
-  std::int64_t slot_;              // rows x key heads of a slot
-  std::int64_t q_side_, kv_side_;  // rows x heads of the attention side
-  std::int64_t delivered_;         // rows x key heads
-  std::int64_t shared_kv_ = 0;     // key heads of all Ulysses ranks, replicas counted
-  std::int64_t fewest_q_ = 0, fewest_kv_ = 0;
+  std::int64_t slot_ = 0;                  // rows x key heads of a slot
+  std::int64_t q_side_ = 0, kv_side_ = 0;  // rows x heads of the attention side
+  std::int64_t delivered_ = 0;             // rows x key heads
 };
 
 }  // namespace
 
 std::int64_t layer_memory_bytes(const Plan& plan, const LayerPlan& layer, DType dtype) {
-  const LayerMemory memory(plan, layer, dtype);
-  return memory.callers() + memory.saved() + std::max(memory.forward(), memory.backward());
+  const std::int64_t delivered_rows = largest_delivery(plan, layer);
+  std::int64_t largest = 0;
+  for (std::int32_t u = 0; u < plan.mesh.ulysses; ++u) {
+    const LayerMemory memory(plan, layer, dtype, u, delivered_rows);
+    largest = std::max(largest, memory.callers() + memory.saved() + std::max(memory.forward(), memory.backward()));
+  }
+  return largest;
 }
 
 std::int64_t memory_bytes(const Plan& plan, std::int32_t layer, DType dtype) {

@@ -81,6 +81,8 @@ void with_self_exchange(TinyPlan& tiny, const std::vector<Transfer>& sends, cons
     attention_forward(attention, call);
     EXPECT_EQ(std::ranges::count_if(log, [](const std::string& line) { return line.starts_with("begin"); }), 0)
         << "the transport was asked to move what stays on the rank";
+    const bool adds = std::ranges::any_of(recvs, [](const Transfer& recv) { return recv.add != 0; });
+    EXPECT_TRUE(adds || std::ranges::count(log, "pack") == 0) << "a copy within the rank went through staging";
     check(call);
   });
 }
