@@ -119,20 +119,33 @@ void StagedTransport::wait(std::int64_t ticket) {
   });
 }
 
-void StagedTransport::agree(std::uint64_t value, std::string_view what) {
-  std::vector<std::uint64_t> values(static_cast<std::size_t>(num_ranks_), value);
-  std::vector<Message> sends, recvs;
-  for (std::int32_t peer = 0; peer < num_ranks_; ++peer) {
-    if (peer == rank_) continue;
-    sends.push_back({peer, &value, sizeof(value)});
-    recvs.push_back({peer, &values[static_cast<std::size_t>(peer)], sizeof(value)});
-  }
+void StagedTransport::exchange_host(std::span<const Message> sends, std::span<const Message> recvs,
+                                    std::string_view label) {
   const MemoryAccess host;
-  const InFlight finished = poisoning(
-      [&] { return finish_exchange(start_exchange(sends, recvs, fmt::format("agreement on {}", what), host)); });
+  const InFlight finished = poisoning([&] { return finish_exchange(start_exchange(sends, recvs, label, host)); });
   for_each_place(recvs, finished.exchange->incoming(), [&](const Message& message, const std::byte* place) {
     host.write(message.data, place, message.bytes);
   });
+}
+
+/// Through rank 0, so that each rank has to do with one other.
+void StagedTransport::agree(std::uint64_t value, std::string_view what) {
+  const std::string label = fmt::format("agreement on {}", what);
+  std::vector<std::uint64_t> values(static_cast<std::size_t>(num_ranks_), value);
+  const auto all_bytes = static_cast<std::int64_t>(values.size() * sizeof(value));
+  std::vector<Message> up, down;
+  if (rank_ == 0) {
+    for (std::int32_t peer = 1; peer < num_ranks_; ++peer) {
+      up.push_back({peer, &values[static_cast<std::size_t>(peer)], sizeof(value)});
+      down.push_back({peer, values.data(), all_bytes});
+    }
+    exchange_host({}, up, label);
+    exchange_host(down, {}, label);
+  } else {
+    up.push_back({0, &value, sizeof(value)});
+    down.push_back({0, values.data(), all_bytes});
+    exchange_host(up, down, label);
+  }
   check_agreement(values, what);
 }
 

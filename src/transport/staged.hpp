@@ -86,6 +86,7 @@ class StagedTransport : public Transport {
   std::int64_t start_exchange(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label,
                               const MemoryAccess& memory);
   InFlight finish_exchange(std::int64_t ticket);
+  void exchange_host(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label);
   template <typename Fn>
   auto poisoning(Fn&& fn);
 
