@@ -37,8 +37,10 @@ def register_group(group: dist.ProcessGroup, transport: str | None = None) -> st
     name = group.group_name
     with _lock:
         choice = transport or _choices.get(name, TRANSPORTS[0])
-        if _groups.get(name) is not group or _choices.get(name) != choice:
-            _forget_sessions(name)
+        is_same = _groups.get(name) is group and _choices.get(name) == choice
+    if not is_same:
+        forget_group(name)
+    with _lock:
         _groups[name] = group
         _choices[name] = choice
     return name
@@ -109,9 +111,9 @@ def refuse_call(name: str, reason: str, *, is_counted: bool = False) -> None:
     if not is_counted:
         notices.begin_call()
     notices.refuse(reason)
-    with _lock:  # its end is what waiting GPUs notice
-        for key in [key for key, session in _sessions.items() if key[0] == name and session.has_own_transport]:
-            del _sessions[key]
+    for session in sessions_of(name):
+        if session.has_own_transport:  # whose end is what waiting GPUs notice
+            _drop(session)
 
 
 def sessions_of(name: str) -> list[Session]:
@@ -124,14 +126,18 @@ def forget_group(name: str = SOLO) -> None:
     """Drops a group with its transport, workspaces and caches: after a TransportError, or before the group is
     destroyed.
     """
+    sessions = sessions_of(name)
     with _lock:
         _groups.pop(name, None)
-        _forget_sessions(name)
+        _notices.pop(name, None)
+        for device in [key for key in _peers if key[0] == name]:
+            del _peers[device]
+    for session in sessions:
+        _drop(session)
 
 
-def _forget_sessions(name: str) -> None:
-    _notices.pop(name, None)
-    for device in [key for key in _peers if key[0] == name]:
-        del _peers[device]
-    for key in [key for key in _sessions if key[0] == name]:
-        del _sessions[key]
+def _drop(session: Session) -> None:
+    """Forgets a session, which ends when nobody uses it any more: not under the lock, since that may take a while."""
+    with _lock:
+        for key in [key for key, known in _sessions.items() if known is session]:
+            del _sessions[key]
