@@ -194,6 +194,18 @@ TEST(StreamTransport, RankThatThrowsEndsTheOthersAtOnce) {
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("rank 0 failed: rank 0 gave up 'layer 1'"));
 }
 
+TEST(StreamTransport, RankThatDiesEndsTheOthersAtOnce) {
+  const std::int32_t port = free_port();
+  const auto started = std::chrono::steady_clock::now();
+  std::jthread dying([&] { [[maybe_unused]] const Meeting meeting = meet(1, 2, "127.0.0.1", port, kPatient); });
+  const NcclOptions options{.rank = 0, .num_ranks = 2, .port = port, .time_limit = kPatient};
+  EXPECT_EQ(error_of([&] {
+              StreamTransport(options, Fabric{.device = std::make_unique<HostDevice>(), .no_library = "none"});
+            }),
+            "rank 0 lost its connection to rank 1, which has ended");
+  EXPECT_LT(std::chrono::steady_clock::now() - started, kPatient / 2);
+}
+
 TEST(StreamTransport, RankThatLeavesEndsWaitsForWhatItNeverSent) {
   const auto started = std::chrono::steady_clock::now();
   ranks(2).run([](Transport& transport) {

@@ -6,6 +6,21 @@
 #include "transport/gpu_ranks.hpp"
 #include "transport/transport_conformance.hpp"
 
+#include "marble/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
 namespace marble {
 namespace {
 
@@ -40,6 +55,101 @@ INSTANTIATE_TEST_SUITE_P(NcclOnGpus, TransportConformance,
                                          gpu_ranks("SendRecv", Rung::sendrecv, device_memory()),
                                          gpu_ranks("Sockets", Rung::copy, nullptr)),
                          ranks_name);
+
+/// Swaps messages with the other of two ranks.
+class GpuSwap {
+ public:
+  explicit GpuSwap(Transport& transport)
+      : transport_(transport),
+        peer_(1 - transport.rank()),
+        sent_(kBytes, memory_.get()),
+        received_(kBytes, memory_.get()) {
+    std::fill(sent_.host.begin(), sent_.host.end(), static_cast<std::byte>(1 + transport.rank()));
+    sent_.upload();
+  }
+
+  void run(std::string_view label) {
+    const std::vector<Message> sends = {{peer_, sent_.data(), kBytes}}, recvs = {{peer_, received_.data(), kBytes}};
+    transport_.wait(transport_.begin(sends, recvs, label));
+  }
+  void settle() {
+    check_test_cuda(cudaStreamSynchronize(nullptr));
+    transport_.check();
+  }
+  void expect_received() {
+    received_.download();
+    EXPECT_THAT(received_.host, testing::Each(static_cast<std::byte>(1 + peer_)));
+  }
+
+ private:
+  static constexpr std::int64_t kBytes = 100'000;
+  std::shared_ptr<const TestMemory> memory_ = device_memory();
+  Transport& transport_;
+  std::int32_t peer_;
+  TestBuffer sent_, received_;
+};
+
+class GpuRanks : public testing::TestWithParam<Rung> {
+ protected:
+  void SetUp() override {
+    if (gpu_test_ranks().num_ranks != 2) GTEST_SKIP() << "for 2 ranks";
+    meet_gpu_ranks();
+  }
+
+  [[nodiscard]] static std::unique_ptr<Transport> make(std::chrono::milliseconds limit = std::chrono::seconds(20)) {
+    return make_nccl_transport({.rung = GetParam(), .time_limit = limit});
+  }
+};
+
+TEST_P(GpuRanks, SaysItsRung) {
+  const auto transport = make();
+  EXPECT_EQ(transport->name(), fmt::format("nccl-{}", to_string(GetParam())));
+  EXPECT_EQ(transport->reserves(), GetParam() == Rung::copy);
+}
+
+TEST_P(GpuRanks, CallsThatWaitForTheDeviceDoNotHoldUpCopies) {
+  const auto transport = make();
+  GpuSwap swap(*transport);
+  for (const std::int32_t late : {0, 1}) {
+    transport->agree(0, "the start");
+    if (transport->rank() == late) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    swap.run("with a late rank");
+    // Waits until the stream is empty, which waits for the other rank.
+    const auto memory = device_memory();
+    const TestBuffer allocated_and_freed(1'000'000, memory.get());
+  }
+  swap.settle();
+  swap.expect_received();
+}
+
+TEST_P(GpuRanks, StalledRankEndsTheStreamsWaitsAndANewTransportWorks) {
+  constexpr std::chrono::milliseconds kHasty{600};
+  {
+    const auto transport = make(kHasty);
+    GpuSwap swap(*transport);
+    swap.run("before");
+    swap.settle();
+    if (transport->rank() == 1) std::this_thread::sleep_for(3 * kHasty);
+    const auto started = std::chrono::steady_clock::now();
+    try {
+      swap.run("layer 3 forward step 1 fetch");
+      swap.settle();
+      ADD_FAILURE() << "no TransportError";
+    } catch (const TransportError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("rank 0 waited 0.6 s for a message of 100,000 bytes from rank 1 in "
+                                                   "'layer 3 forward step 1 fetch'"));
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - started, 2 * kHasty);
+  }
+  const auto transport = make();
+  GpuSwap swap(*transport);
+  swap.run("after");
+  swap.settle();
+  swap.expect_received();
+}
+
+INSTANTIATE_TEST_SUITE_P(NcclOnGpus, GpuRanks, testing::Values(Rung::copy, Rung::sendrecv),
+                         [](const testing::TestParamInfo<Rung>& rung) { return std::string(to_string(rung.param)); });
 
 }  // namespace
 }  // namespace marble
