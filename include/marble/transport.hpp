@@ -76,6 +76,9 @@ class Transport {
   /// Throws TransportError if this transport has failed. Where `wait` is the stream's, results count only once the
   /// stream has been synchronised and this call has returned: after a failure the stream runs on without the data.
   virtual void check() {}
+  /// Poisons this transport, and tells the ranks that it can tell: what they wait for ends, and every later call throws
+  /// TransportError with `reason`. For a rank that takes no part in what the others have begun.
+  virtual void fail([[maybe_unused]] std::string_view reason) {}
 
   /// True when messages arrive faster, or only, in memory of the transport's own: then receive into `reserved`.
   [[nodiscard]] virtual bool reserves() const { return false; }

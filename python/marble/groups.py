@@ -112,7 +112,8 @@ def refuse_call(name: str, reason: str, *, is_counted: bool = False) -> None:
         notices.begin_call()
     notices.refuse(reason)
     for session in sessions_of(name):
-        if session.has_own_transport:  # whose end is what waiting GPUs notice
+        if session.has_own_transport:  # which tells GPUs that wait
+            session.fail(reason)
             _drop(session)
 
 

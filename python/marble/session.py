@@ -98,6 +98,10 @@ class Session:
                 raise _native.TransportError(f"{error}; {told}") from error
         raise error
 
+    def fail(self, reason: str) -> None:
+        """Ends the waits of the other ranks, and this transport."""
+        self._transport.fail(reason)
+
     def describe(self) -> str:
         """How messages travel, in words."""
         return f"{self.device}: {self._transport.describe()}"

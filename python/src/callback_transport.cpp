@@ -68,6 +68,8 @@ class CallbackTransport final : public Transport {
       memory_.write(arrival.target, arrival.host.data(), std::ssize(arrival.host));
   }
 
+  void fail(std::string_view) override { has_failed_ = true; }
+
   void agree(std::uint64_t value, std::string_view what) override {
     check_healthy();
     if (num_ranks_ == 1) return;
@@ -88,7 +90,8 @@ class CallbackTransport final : public Transport {
   }
 
   void check_healthy() const {
-    if (failed_) throw TransportError(fmt::format("rank {}: transport {} failed before; make a new one", rank_, name_));
+    if (has_failed_)
+      throw TransportError(fmt::format("rank {}: transport {} failed before; make a new one", rank_, name_));
   }
 
   template <typename Call>
@@ -96,7 +99,7 @@ class CallbackTransport final : public Transport {
     try {
       return call();
     } catch (...) {
-      failed_ = true;
+      has_failed_ = true;
       throw;
     }
   }
@@ -166,7 +169,7 @@ class CallbackTransport final : public Transport {
   bool staged_ = false;
   std::map<std::int64_t, Flight> flights_;
   std::int64_t bytes_received_ = 0;
-  bool failed_ = false;
+  bool has_failed_ = false;
 };
 
 }  // namespace

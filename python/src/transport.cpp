@@ -53,6 +53,8 @@ void bind_transport(nb::module_& module) {
       .def_prop_ro("bytes_received", &Transport::bytes_received)
       .def("describe", &Transport::describe)
       .def("check", &Transport::check)
+      .def(
+          "fail", [](Transport& transport, const std::string& reason) { transport.fail(reason); }, nb::arg("reason"))
       .def("use_memory_of", &use_memory_of, nb::arg("backend"), nb::keep_alive<1, 2>());
   module.def("callback_transport", &make_callback_transport, nb::arg("name"), nb::arg("rank"), nb::arg("num_ranks"),
              nb::arg("peers").none());

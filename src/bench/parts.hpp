@@ -103,6 +103,7 @@ class PartTransport final : public Transport {
   void agree(std::uint64_t value, std::string_view what) override { inner_.agree(value, what); }
   [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
   void check() override { inner_.check(); }
+  void fail(std::string_view reason) override { inner_.fail(reason); }
   [[nodiscard]] bool reserves() const override { return inner_.reserves(); }
   void reserve(std::int64_t bytes) override { inner_.reserve(bytes); }
   [[nodiscard]] void* reserved() const override { return inner_.reserved(); }

@@ -74,6 +74,7 @@ class FaultyTransport final : public Transport {
     check_healthy();
     inner_.check();
   }
+  void fail(std::string_view reason) override { inner_.fail(reason); }
 
  private:
   struct InFlight {

@@ -63,6 +63,12 @@ auto StagedTransport::poisoning(Fn&& fn) {
   }
 }
 
+void StagedTransport::fail(std::string_view reason) {
+  if (!failure_.empty()) return;
+  failure_ = reason;
+  on_failure(failure_);
+}
+
 std::vector<Parcel> StagedTransport::parcels(std::span<const Message> messages,
                                              std::vector<std::int64_t>& counts) const {
   std::vector<Parcel> result;

@@ -66,6 +66,7 @@ class StagedTransport : public Transport {
   void wait(std::int64_t ticket) final;
   void agree(std::uint64_t value, std::string_view what) final;
   void check() final;
+  void fail(std::string_view reason) final;
 
  protected:
   /// Hands over the outgoing parcels and makes ready for the incoming ones, whose sizes are what this rank expects.

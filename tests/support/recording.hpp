@@ -156,6 +156,7 @@ class RecordingTransport final : public Transport {
     inner_.wait(ticket);
   }
   void agree(std::uint64_t value, std::string_view what) override { inner_.agree(value, what); }
+  void fail(std::string_view reason) override { inner_.fail(reason); }
   [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
 
  private:

@@ -87,6 +87,22 @@ TEST(LocalRanks, ReceiversNeverSeeTheSendersMemory) {
   });
 }
 
+TEST(LocalRanks, RankThatRefusesEndsTheOthersWaits) {
+  run_local_ranks(3, {}, [](Transport& transport) {
+    std::byte received{};
+    const auto refuse_or_wait = [&] {
+      if (transport.rank() == 1) transport.fail("q has the wrong shape");
+      transport.wait(transport.begin({}, from(1, &received, 1), "fetch"));
+    };
+    try {
+      refuse_or_wait();
+      ADD_FAILURE() << "rank " << transport.rank() << " got what nobody sent";
+    } catch (const TransportError& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("q has the wrong shape"));
+    }
+  });
+}
+
 TEST(LocalRanks, MissingRankEndsAnAgreement) {
   const auto one_stays_away = [](Transport& transport) {
     if (transport.rank() != 1) transport.agree(1, "digest");

@@ -56,6 +56,7 @@ class StreamTransport final : public Transport {
   void agree(std::uint64_t value, std::string_view what) override;
   [[nodiscard]] std::int64_t bytes_received() const override { return bytes_received_; }
   void check() override { failure_.check(); }
+  void fail(std::string_view reason) override { engine_->fail(std::string(reason)); }
   [[nodiscard]] bool reserves() const override { return copy_ != nullptr; }
   void reserve(std::int64_t bytes) override;
   [[nodiscard]] void* reserved() const override;
