@@ -148,6 +148,31 @@ TEST_P(GpuRanks, StalledRankEndsTheStreamsWaitsAndANewTransportWorks) {
   swap.expect_received();
 }
 
+/// Large allocations often lie end to end, but no copy may cross from one into the next.
+TEST_P(GpuRanks, NeighbouringAllocationsAreSentApart) {
+  constexpr std::int64_t kBytes = std::int64_t{4} << 20;
+  constexpr std::size_t kAllocations = 16;
+  const auto transport = make();
+  transport->reserve(kAllocations * kBytes);
+  auto* const landing = static_cast<std::byte*>(transport->reserved());
+  const auto memory = device_memory();
+  std::vector<TestBuffer> sent, received;
+  for (std::size_t i = 0; i < kAllocations; ++i) {
+    sent.emplace_back(kBytes, memory.get(), static_cast<std::byte>(i));
+    received.emplace_back(kBytes, memory.get());
+  }
+  std::sort(sent.begin(), sent.end(), [](TestBuffer& a, TestBuffer& b) { return a.data() < b.data(); });
+  std::vector<Message> sends, recvs;
+  for (std::size_t i = 0; i < kAllocations; ++i) {
+    std::byte* const target = landing != nullptr ? landing + static_cast<std::int64_t>(i) * kBytes : received[i].data();
+    sends.push_back({1 - transport->rank(), sent[i].data(), kBytes});
+    recvs.push_back({1 - transport->rank(), target, kBytes});
+  }
+  transport->wait(transport->begin(sends, recvs, "keys and values"));
+  check_test_cuda(cudaStreamSynchronize(nullptr));
+  transport->check();
+}
+
 INSTANTIATE_TEST_SUITE_P(NcclOnGpus, GpuRanks, testing::Values(Rung::copy, Rung::sendrecv),
                          [](const testing::TestParamInfo<Rung>& rung) { return std::string(to_string(rung.param)); });
 
