@@ -20,48 +20,24 @@ struct DqLayout {
   std::int64_t lse = 0;          // [num_heads][padded_rows], times log2(e); +inf where nothing is to be added
   std::int64_t minus_delta = 0;  // [num_heads][padded_rows]
   std::int64_t scale = 0;        // what finish_dq multiplies by
+  std::int64_t query_turns = 0;  // [num_heads][num_blocks], and
+  std::int64_t key_turns = 0;    // [num_kv_heads][num_items][key tiles]: counters of a launch with a planned order
   std::int64_t size = 0;
 };
 
-constexpr DqLayout dq_layout(std::int64_t num_heads, std::int64_t num_blocks, int dim) {
+/// `num_key_units`: the most (key head, item) pairs of a work.
+constexpr DqLayout dq_layout(std::int64_t num_heads, std::int64_t num_blocks, int dim, std::int64_t num_key_units) {
   DqLayout layout;
   layout.padded_rows = num_blocks * kBlock;
   layout.lse = num_heads * layout.padded_rows * dim;
   layout.minus_delta = layout.lse + num_heads * layout.padded_rows;
   layout.scale = layout.minus_delta + num_heads * layout.padded_rows;
-  layout.size = layout.scale + 4;
+  layout.query_turns = layout.scale + 4;
+  layout.key_turns = layout.query_turns + num_heads * num_blocks;
+  constexpr int kMostKeyTiles = 2;  // of a block, where units are split
+  layout.size = layout.key_turns + num_key_units * kMostKeyTiles;
   return layout;
 }
-
-/// One work's backward pass. A unit is one (key head, item, tile of its keys, split); it meets the query blocks of its
-/// item once for each query head that reads the key head.
-struct BackwardParams {
-  const Item* items = nullptr;                // [num_items]
-  const Run* runs = nullptr;                  // the plan's runs, which items index
-  const std::int32_t* group_begin = nullptr;  // [num_kv_heads + 1] into group_heads
-  const std::int32_t* group_heads = nullptr;  // query heads, by the key head that they read
-  VisibilityArrays visibility;
-  std::int32_t num_units = 0;
-  std::int32_t num_items = 0;
-  std::int32_t num_kv_heads = 0;
-  std::int32_t num_blocks = 0;  // query blocks of the rank
-  std::int32_t num_splits = 1;  // CTAs that share one item's queries
-  std::int32_t head_dim = 0;    // of the tensors; tiles pad it
-  std::int32_t valid_query_rows = 0;
-  std::int32_t valid_key_rows = 0;
-
-  bool has_softcap = false;
-  float score_scale = 0.f;     // softcap: tanh(score * score_scale)
-  float exponent_scale = 0.f;  // (capped) scores times this are base-2 exponents
-  float gradient_scale = 0.f;  // of dK; that of dQ waits for finish_dq
-
-  StridedRows q, k, v, dout;           // read by the plain kernel
-  StridedRows dk, dv;                  // fp32
-  float* dq = nullptr;                 // accumulator tiles
-  const float* lse = nullptr;          // DqLayout::lse
-  const float* minus_delta = nullptr;  // DqLayout::minus_delta
-  std::int32_t* counter = nullptr;     // next unit, zero at launch
-};
 
 struct BackwardTensorMaps {
   CUtensorMap q, k, v, dout;
@@ -79,7 +55,7 @@ void prepare_row_statistics(const TensorView& lse, const TensorView& delta, std:
 void launch_attention_backward_sm90(const BackwardParams& params, const BackwardTensorMaps& maps, DType dtype, int dim,
                                     int num_ctas, cudaStream_t stream);
 
-/// Any GPU, head dimension up to 256 and strides; ignores num_splits.
+/// Any GPU, head dimension up to 256 and strides; units are not split.
 void launch_attention_backward_plain(const BackwardParams& params, DType dtype, int dim, cudaStream_t stream);
 
 /// dq = scale * the accumulated tiles, rounded once; rows beyond `valid_rows` become zero.

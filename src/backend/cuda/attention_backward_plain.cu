@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backward pass for GPUs, head dimensions and strides that the Hopper kernel does not take. It is made to be right,
 // not fast: fp32 throughout, a thread a pair. One CTA owns 16 keys of a (key head, item), so their gradients have one
-// owner and a planned order; gradients of queries are added atomically.
+// owner and a planned order; gradients of queries are added atomically, in turn if they have a planned order too.
 
 #include "backend/cuda/attention_backward.hpp"
 #include "backend/cuda/backward_traits.hpp"
+#include "backend/cuda/backward_walk.hpp"
 #include "backend/cuda/cuda_error.hpp"
-#include "backend/cuda/ptx.cuh"
+#include "backend/cuda/planned_order.hpp"
+#include "backend/cuda/ptx_bulk.cuh"
 
 #include <type_traits>
 
@@ -15,6 +17,7 @@ namespace marble::cuda {
 namespace {
 
 constexpr int kTile = 16;
+constexpr int kKeyTiles = kBlock / kTile;
 constexpr int kThreads = kTile * kTile;
 constexpr int kArrays = 6;
 
@@ -114,52 +117,104 @@ __device__ void add_into(const StridedRows& target, const float* sums, int pitch
   }
 }
 
-template <typename T, int kDim>
-__global__ void __launch_bounds__(kThreads) attention_backward_plain_kernel(const BackwardParams params) {
-  extern __shared__ float memory[];
-  __shared__ float weights[kTile][kTile + 1], score_gradients[kTile][kTile + 1];
-  const PlainShared shared(memory, params.head_dim);
-  const int dim = params.head_dim;
-  const int key_head = blockIdx.y;
-  const Item item = params.items[blockIdx.x / (kBlock / kTile)];
-  const int first_key = item.block * kBlock + blockIdx.x % (kBlock / kTile) * kTile;
-  if (first_key >= params.valid_key_rows) return;
-  load_rows<T>(shared.keys, shared.pitch, params.k, key_head, first_key, params.valid_key_rows, dim);
-  load_rows<T>(shared.values, shared.pitch, params.v, key_head, first_key, params.valid_key_rows, dim);
-  for (int i = threadIdx.x; i < kTile * shared.pitch; i += kThreads) shared.dk[i] = shared.dv[i] = 0.f;
+/// Units are drawn in the order of the work array, as a planned order of dQ sums asks.
+__device__ BackwardUnit draw_unit(const BackwardParams& params) {
+  __shared__ int index;
+  if (threadIdx.x == 0) index = atomicAdd(params.counter, 1);
+  __syncthreads();
+  return backward_unit_at(params, kKeyTiles, index);
+}
 
-  const int query = threadIdx.x / kTile;
-  const int key = threadIdx.x % kTile;
-  const std::int64_t padded_rows = std::int64_t{params.num_blocks} * kBlock;
-  for (int h = params.group_begin[key_head]; h < params.group_begin[key_head + 1]; ++h) {
-    const int head = params.group_heads[h];
-    for (int r = 0; r < item.run_count; ++r) {
-      const Run run = params.runs[item.run_begin + r];
-      for (int row = run.begin * kBlock; row < min(run.end * kBlock, params.valid_query_rows); row += kTile) {
-        __syncthreads();
-        load_rows<T>(shared.queries, shared.pitch, params.q, head, row, params.valid_query_rows, dim);
-        load_rows<T>(shared.douts, shared.pitch, params.dout, head, row, params.valid_query_rows, dim);
-        __syncthreads();
-        const float score = row_product(shared.queries + query * shared.pitch, shared.keys + key * shared.pitch, dim);
-        const float gradient =
-            row_product(shared.douts + query * shared.pitch, shared.values + key * shared.pitch, dim);
-        float2 pair = {0.f, 0.f};
-        if (row + query < params.valid_query_rows && first_key + key < params.valid_key_rows &&
-            (run.block_class == BlockClass::full || is_visible(params.visibility, row + query, first_key + key)))
-          pair = pair_weights(params, score, gradient, head * padded_rows + row + query);
-        weights[query][key] = pair.x;
-        score_gradients[query][key] = pair.y;
-        __syncthreads();
-        add_products(shared.dv, weights, shared.douts, shared.pitch, dim);
-        add_products(shared.dk, score_gradients, shared.queries, shared.pitch, dim);
-        float* block = params.dq + (head * padded_rows + row / kBlock * kBlock) * kDim;
-        add_dq<kDim>(block, score_gradients, shared, row % kBlock, dim);
+/// One CTA's keys, and the pairs of weights at hand.
+template <typename T, int kDim>
+class PlainBackward {
+ public:
+  __device__ PlainBackward(const BackwardParams& params, const PlainShared& shared, const BackwardUnit& unit)
+      : params_(params),
+        shared_(shared),
+        item_(params.items[unit.item]),
+        unit_(unit),
+        first_key_(item_.block * kBlock + unit.key_tile * kTile) {}
+
+  __device__ void run() {
+    if (first_key_ >= params_.valid_key_rows) return;
+    load_rows<T>(shared_.keys, shared_.pitch, params_.k, unit_.key_head, first_key_, params_.valid_key_rows, dim());
+    load_rows<T>(shared_.values, shared_.pitch, params_.v, unit_.key_head, first_key_, params_.valid_key_rows, dim());
+    for (int i = threadIdx.x; i < kTile * shared_.pitch; i += kThreads) shared_.dk[i] = shared_.dv[i] = 0.f;
+    for (int h = params_.group_begin[unit_.key_head]; h < params_.group_begin[unit_.key_head + 1]; ++h) {
+      int place = 0;
+      for (int r = 0; r < item_.run_count; ++r) {
+        const Run run = params_.runs[item_.run_begin + r];
+        for (int block = run.begin; block < run.end; ++block)
+          attend_block(params_.group_heads[h], block, run.block_class == BlockClass::full, place++);
       }
     }
+    __syncthreads();
+    add_into(params_.dk, shared_.dk, shared_.pitch, unit_.key_head, first_key_, params_.valid_key_rows, dim(),
+             params_.gradient_scale);
+    add_into(params_.dv, shared_.dv, shared_.pitch, unit_.key_head, first_key_, params_.valid_key_rows, dim(), 1.f);
   }
-  __syncthreads();
-  add_into(params.dk, shared.dk, shared.pitch, key_head, first_key, params.valid_key_rows, dim, params.gradient_scale);
-  add_into(params.dv, shared.dv, shared.pitch, key_head, first_key, params.valid_key_rows, dim, 1.f);
+
+ private:
+  __device__ int dim() const { return params_.head_dim; }
+
+  /// `place` counts the item's blocks.
+  __device__ void attend_block(int head, int block, bool is_full, int place) {
+    std::int32_t* turns = params_.order.query_turns;
+    Turn turn = {};
+    if (turns != nullptr) {
+      turns += head * params_.num_blocks + block;
+      const std::int32_t rank = params_.order.ranks[params_.order.item_begin[unit_.item] + place];
+      turn = planned_turn(rank, unit_.key_tile, kKeyTiles,
+                          unit_.key_tile == kKeyTiles - 1 || first_key_ + kTile >= params_.valid_key_rows);
+      if (threadIdx.x == 0) wait_turn(turns, turn.begin);
+    }
+    const int end = min((block + 1) * kBlock, params_.valid_query_rows);
+    for (int row = block * kBlock; row < end; row += kTile) attend_rows(head, row, is_full);
+    if (turns != nullptr) {
+      __threadfence();
+      __syncthreads();
+      if (threadIdx.x == 0) pass_turn(turns, turn.end);
+    }
+  }
+
+  __device__ void attend_rows(int head, int first_row, bool is_full) {
+    __shared__ float weights[kTile][kTile + 1], score_gradients[kTile][kTile + 1];
+    const int query = threadIdx.x / kTile;
+    const int key = threadIdx.x % kTile;
+    const int pitch = shared_.pitch;
+    const std::int64_t rows_of_head = std::int64_t{head} * params_.num_blocks * kBlock;
+    __syncthreads();
+    load_rows<T>(shared_.queries, pitch, params_.q, head, first_row, params_.valid_query_rows, dim());
+    load_rows<T>(shared_.douts, pitch, params_.dout, head, first_row, params_.valid_query_rows, dim());
+    __syncthreads();
+    const float score = row_product(shared_.queries + query * pitch, shared_.keys + key * pitch, dim());
+    const float gradient = row_product(shared_.douts + query * pitch, shared_.values + key * pitch, dim());
+    float2 pair = {0.f, 0.f};
+    if (first_row + query < params_.valid_query_rows && first_key_ + key < params_.valid_key_rows &&
+        (is_full || is_visible(params_.visibility, first_row + query, first_key_ + key)))
+      pair = pair_weights(params_, score, gradient, rows_of_head + first_row + query);
+    weights[query][key] = pair.x;
+    score_gradients[query][key] = pair.y;
+    __syncthreads();
+    add_products(shared_.dv, weights, shared_.douts, pitch, dim());
+    add_products(shared_.dk, score_gradients, shared_.queries, pitch, dim());
+    float* block = params_.dq + (rows_of_head + first_row / kBlock * kBlock) * kDim;
+    add_dq<kDim>(block, score_gradients, shared_, first_row % kBlock, dim());
+  }
+
+  const BackwardParams& params_;
+  const PlainShared& shared_;
+  const Item item_;
+  const BackwardUnit unit_;
+  const int first_key_;
+};
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    attention_backward_plain_kernel(const __grid_constant__ BackwardParams params) {
+  extern __shared__ float memory[];
+  PlainBackward<T, kDim>(params, PlainShared(memory, params.head_dim), draw_unit(params)).run();
 }
 
 template <typename T, int kDim>
@@ -168,9 +223,8 @@ void launch(const BackwardParams& params, cudaStream_t stream) {
   const int shared_bytes = kArrays * kTile * (params.head_dim + 1) * static_cast<int>(sizeof(float));
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
              "reserving shared memory for the plain attention backward kernel");
-  const dim3 grid(static_cast<unsigned>(params.num_items * (kBlock / kTile)),
-                  static_cast<unsigned>(params.num_kv_heads));
-  kernel<<<grid, kThreads, static_cast<std::size_t>(shared_bytes), stream>>>(params);
+  const auto num_units = static_cast<unsigned>(std::int64_t{params.num_kv_heads} * params.num_items * kKeyTiles);
+  kernel<<<num_units, kThreads, static_cast<std::size_t>(shared_bytes), stream>>>(params);
   check_cuda(cudaGetLastError(), "launching the plain attention backward kernel");
 }
 

@@ -36,8 +36,11 @@ __global__ void __launch_bounds__(384, 1)
       if (elect_one()) BackwardLoader<T, kDim>(shared, params, maps).run();
     } else if (warp <= Traits::kMaskStages) {
       build_backward_masks(shared, params);
-    } else if (Traits::kStagesDq && elect_one()) {
-      add_dq_parts(shared, params);
+    } else if (elect_one()) {
+      if constexpr (Traits::kStagesDq)
+        add_dq_parts(shared, params);
+      else if (params.order.query_turns != nullptr)
+        keep_dq_turns(shared, params);
     }
   } else {
     raise_registers<Traits::kConsumerRegisters>();

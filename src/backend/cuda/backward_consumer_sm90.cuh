@@ -65,13 +65,11 @@ class BackwardConsumer : private ConsumerBarriers<T, kDim> {
       this->release(&shared_.keys_empty);
       const BackwardMessage unit = this->unit();
       const RowsOfThread rows = {unit.key_row + group() * 64 + fragment_row(thread()), 0, thread() % 4};
+      this->wait_key_turn(params_);
       add_gradient(params_, params_.dk, unit.key_head, rows, sums.dk, params_.gradient_scale);
       add_gradient(params_, params_.dv, unit.key_head, rows, sums.dv, 1.f);
+      this->pass_key_turn(params_);
       this->end_unit();
-    }
-    if (group() == 0) {
-      wait_part_taken();
-      announce_part(-1);
     }
   }
 
@@ -141,17 +139,12 @@ class BackwardConsumer : private ConsumerBarriers<T, kDim> {
 #pragma unroll
     for (int i = 0; i < kDq; i += 4) target[i / 4 * 128] = make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
     fence_shared_for_copy_engine();
-    announce_part(shared_.tile[stage()].dq_tile);
+    this->release(&shared_.dq_full[group()]);
   }
 
   /// One part a tile: until the one of the tile before has been read.
   __device__ __forceinline__ void wait_part_taken() {
     barrier_wait(&shared_.dq_empty[group()], stage() ^ 1);
-  }
-
-  __device__ __forceinline__ void announce_part(int dq_tile) {
-    if (thread() == 0) shared_.dq_tile[group()] = dq_tile;
-    this->release(&shared_.dq_full[group()]);
   }
 
   /// This group's 64 keys times all queries of the tile.

@@ -58,8 +58,10 @@ class WideBackwardConsumer : private ConsumerBarriers<T, kDim> {
       this->release(&shared_.keys_empty);
       const BackwardMessage unit = this->unit();
       const RowsOfThread rows = {unit.key_row + fragment_row(thread()), group() * kColumns, thread() % 4};
+      this->wait_key_turn(params_);
       add_gradient(params_, params_.dk, unit.key_head, rows, sums.dk, params_.gradient_scale);
       add_gradient(params_, params_.dv, unit.key_head, rows, sums.dv, 1.f);
+      this->pass_key_turn(params_);
       this->end_unit();
     }
   }
@@ -104,7 +106,12 @@ class WideBackwardConsumer : private ConsumerBarriers<T, kDim> {
     pin_registers(sums.dv);
     pin_registers(dq);
     this->release(&shared_.dout_empty[stage()]);
+    if (params_.order.query_turns != nullptr) barrier_wait(&shared_.dq_full[stage()], parity());
     add_dq_tile(params_.dq, shared_.tile[stage()].dq_tile, Traits::kTileQueries * kDim, group(), thread(), dq);
+    if (params_.order.query_turns != nullptr) {
+      __threadfence();
+      this->release(&shared_.dq_empty[stage()]);
+    }
     wgmma_wait<0>();
     pin_registers(sums.dk);
     this->release(&shared_.q_empty[stage()]);

@@ -95,7 +95,8 @@ struct RowsOfThread {
   int lane;    // in the quad
 };
 
-/// target += sums * scale. A unit that does not share its rows reads and writes them: a quad covers a 32-byte sector.
+/// target += sums * scale. A reduction although a unit that is not split owns its rows: nothing waits for it, where
+/// reading and writing would cost a memory latency each. A quad covers a 32-byte sector.
 template <int kCount>
 __device__ __forceinline__ void add_gradient(const BackwardParams& params, const StridedRows& target, int head,
                                              const RowsOfThread& place, const float (&sums)[kCount], float scale) {
@@ -107,14 +108,7 @@ __device__ __forceinline__ void add_gradient(const BackwardParams& params, const
 #pragma unroll
     for (int i = 2 * r; i < kCount; i += 4) {
       const int column = place.column + 2 * i - 4 * r + 2 * place.lane;
-      if (column >= params.head_dim) continue;
-      const float2 addend = {sums[i] * scale, sums[i + 1] * scale};
-      if (params.num_splits > 1) {
-        reduce_add(values + column, addend.x, addend.y);
-      } else {
-        float2& pair = *reinterpret_cast<float2*>(values + column);
-        pair = {pair.x + addend.x, pair.y + addend.y};
-      }
+      if (column < params.head_dim) reduce_add(values + column, sums[i] * scale, sums[i + 1] * scale);
     }
   }
 }
@@ -143,6 +137,19 @@ class ConsumerBarriers {
   __device__ __forceinline__ void end_unit() {
     release(&shared_.work_empty[rings_.stage(ConsumerRings::kUnits)]);
     rings_.advance(ConsumerRings::kUnits);
+  }
+
+  /// Splits of an item add their dK and dV in their order, if there is a planned one.
+  __device__ __forceinline__ void wait_key_turn(const BackwardParams& params) const {
+    if (params.num_splits > 1 && params.order.key_turns != nullptr)
+      wait_turn(&params.order.key_turns[unit().tile], unit().split);
+  }
+
+  __device__ __forceinline__ void pass_key_turn(const BackwardParams& params) const {
+    if (params.num_splits == 1 || params.order.key_turns == nullptr) return;
+    __threadfence();
+    named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
+    if (group() == 0 && thread() == 0) pass_turn(&params.order.key_turns[unit().tile], unit().split + 1);
   }
 
   __device__ __forceinline__ QueryTile wait_queries() {

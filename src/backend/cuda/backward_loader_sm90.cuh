@@ -7,7 +7,7 @@
 
 #include "backend/cuda/backward_mask.cuh"
 #include "backend/cuda/backward_shared.cuh"
-#include "backend/cuda/backward_walk.cuh"
+#include "backend/cuda/backward_walk.hpp"
 #include "backend/cuda/ptx_bulk.cuh"
 
 namespace marble::cuda {
@@ -27,17 +27,17 @@ class BackwardLoader {
       if (index >= params_.num_units) break;
       load_unit(index);
     }
-    announce({-1, 0});
+    send_dq({DqMessage::kNone, 0});
+    announce({-1, 0, 0, 0});
     for (int i = 0; i < Traits::kMaskStages; ++i) request_mask({0, -1});
   }
 
  private:
   __device__ __forceinline__ void load_unit(int index) {
-    const BackwardUnit unit = backward_unit_at(params_, Traits::kKeyTiles, index);
-    state_.walk.start(params_, unit);
-    const int key_row = state_.walk.key_block() * kBlock + unit.key_tile * Traits::kTileKeys;
-    if (state_.walk.remaining() == 0 || key_row >= params_.valid_key_rows) return;
-    announce({unit.key_head, key_row});
+    state_.unit = backward_unit_at(params_, Traits::kKeyTiles, index);
+    state_.walk.start(params_, state_.unit);
+    if (state_.walk.remaining() == 0 || key_row() >= params_.valid_key_rows) return;
+    announce({state_.unit.key_head, key_row(), state_.unit.split, index / params_.num_splits});
     const BackwardMessage& message = shared_.work[state_.units.stage() ^ 1];
     // `announce` counts this unit already: the keys of the one before it must have been read.
     barrier_wait(&shared_.keys_empty, state_.units.count & 1);
@@ -56,6 +56,7 @@ class BackwardLoader {
         int flags = block.is_partial ? QueryTile::kPartial : 0;
         if (ends_block && block.is_partial) flags |= QueryTile::kReleasesMask;
         if (ends_block && state_.walk.remaining() == 0) flags |= QueryTile::kEndsUnit;
+        announce_dq(block, part, ends_block);
         load_queries(block, row, flags, part);
         if (needs_values) load_key_tile(shared_.v, &maps_.v, &shared_.v_full, message);
         needs_values = false;
@@ -87,10 +88,36 @@ class BackwardLoader {
     state_.masks.advance();
   }
 
+  __device__ __forceinline__ int key_row() const {
+    return state_.walk.key_block() * kBlock + state_.unit.key_tile * Traits::kTileKeys;
+  }
+
+  /// Tells whoever adds dQ about a tile. `ends_block`: the block's last one.
+  __device__ __forceinline__ void announce_dq(const GroupWalk::Block& block, int part, bool ends_block) {
+    DqMessage message;
+    message.block = block.head * params_.num_blocks + block.index;
+    message.tile = message.block * Traits::kQueryTiles + part;
+    if (params_.order.query_turns != nullptr) {
+      const int key_tile = state_.unit.key_tile;
+      const bool is_last = key_tile == Traits::kKeyTiles - 1 || key_row() + Traits::kTileKeys >= params_.valid_key_rows;
+      const Turn turn = planned_turn(block.rank, key_tile, Traits::kKeyTiles, is_last);
+      if (part == 0) message.waits_for = turn.begin;
+      if (ends_block) message.leaves = turn.end;
+    }
+    send_dq(message);
+  }
+
+  __device__ __forceinline__ void send_dq(const DqMessage& message) {
+    const int slot = static_cast<int>(state_.stages.count % kDqMessages);
+    shared_.dq_message[slot] = message;
+    barrier_arrive(&shared_.dq_asked[slot]);
+  }
+
   __device__ __forceinline__ void load_queries(const GroupWalk::Block& block, int row, int flags, int part) {
     const int stage = state_.stages.stage();
+    const int dq_tile = (block.head * params_.num_blocks + block.index) * Traits::kQueryTiles + part;
     barrier_wait(&shared_.q_empty[stage], state_.stages.parity() ^ 1);
-    shared_.tile[stage] = {flags, part, (block.head * params_.num_blocks + block.index) * Traits::kQueryTiles + part};
+    shared_.tile[stage] = {flags, part, dq_tile};
     load_rows(shared_.q[stage], shared_.lse[stage], &maps_.q, params_.lse, &shared_.q_full[stage], block.head, row);
   }
 
@@ -118,21 +145,70 @@ class BackwardLoader {
   const BackwardTensorMaps& maps_;
 };
 
-/// One thread adds the consumers' parts of dQ to the accumulator, theirs in turn.
+/// Messages about dQ, tile by tile.
+template <typename T, int kDim>
+class DqMessages {
+ public:
+  __device__ __forceinline__ explicit DqMessages(BackwardShared<T, kDim>& shared) : shared_(shared) {}
+
+  /// False after the last tile.
+  __device__ __forceinline__ bool next() {
+    const int slot = static_cast<int>(count_ % kDqMessages);
+    barrier_wait(&shared_.dq_asked[slot], count_ / kDqMessages & 1);
+    message_ = shared_.dq_message[slot];
+    ++count_;
+    return message_.tile != DqMessage::kNone;
+  }
+
+  __device__ __forceinline__ const DqMessage& message() const { return message_; }
+
+  __device__ __forceinline__ void wait(const std::int32_t* turns) const {
+    if (message_.waits_for == DqMessage::kNone) return;
+    wait_turn(&turns[message_.block], message_.waits_for);
+    fence_global_for_copy_engine();
+  }
+
+ private:
+  BackwardShared<T, kDim>& shared_;
+  DqMessage message_;
+  std::uint32_t count_ = 0;
+};
+
+/// One thread adds the consumers' parts of dQ to the accumulator, theirs in turn. It waits for a planned turn before
+/// the parts are there.
 template <typename T, int kDim>
 __device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
   using Traits = BackwardTraits<kDim>;
-  static_assert(kBackwardGroups == 2);
-  for (PairRing parts;; parts.advance()) {
-    const int group = parts.stage();
-    barrier_wait(&shared.dq_full[group], parts.parity());
-    const int tile = shared.dq_tile[group];
-    if (tile < 0) return;
-    bulk_reduce_add(params.dq + (std::int64_t{tile} * kBackwardGroups + group) * Traits::kDqPart, shared.dq[group],
-                    Traits::kDqPart * static_cast<int>(sizeof(float)));
-    bulk_commit();
-    bulk_wait_read();
-    barrier_arrive(&shared.dq_empty[group]);
+  DqMessages messages(shared);
+  for (std::uint32_t parity = 0; messages.next(); parity ^= 1) {
+    const DqMessage& message = messages.message();
+    messages.wait(params.order.query_turns);
+#pragma unroll 1
+    for (int group = 0; group < kBackwardGroups; ++group) {
+      barrier_wait(&shared.dq_full[group], parity);
+      bulk_reduce_add(params.dq + (std::int64_t{message.tile} * kBackwardGroups + group) * Traits::kDqPart,
+                      shared.dq[group], Traits::kDqPart * static_cast<int>(sizeof(float)));
+      bulk_commit();
+      bulk_wait_read();
+      barrier_arrive(&shared.dq_empty[group]);
+    }
+    if (message.leaves != DqMessage::kNone) {
+      bulk_wait();
+      pass_turn(&params.order.query_turns[message.block], message.leaves);
+    }
+  }
+}
+
+/// Wide tiles, whose consumers add dQ themselves: one thread waits for each tile's turn, and passes it on.
+template <typename T, int kDim>
+__device__ __forceinline__ void keep_dq_turns(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
+  DqMessages messages(shared);
+  for (PairRing tiles; messages.next(); tiles.advance()) {
+    messages.wait(params.order.query_turns);
+    barrier_arrive(&shared.dq_full[tiles.stage()]);
+    barrier_wait(&shared.dq_empty[tiles.stage()], tiles.parity());
+    const DqMessage& message = messages.message();
+    if (message.leaves != DqMessage::kNone) pass_turn(&params.order.query_turns[message.block], message.leaves);
   }
 }
 

@@ -6,7 +6,8 @@
 // over rings of stages; `parity` flips at wrap. Tiles are boxes of 64 columns (128 bytes a row), swizzled.
 
 #include "backend/cuda/backward_traits.hpp"
-#include "backend/cuda/backward_walk.cuh"
+#include "backend/cuda/backward_walk.hpp"
+#include "backend/cuda/planned_order.hpp"
 #include "backend/cuda/ptx.cuh"
 
 #include <cstdint>
@@ -40,6 +41,7 @@ class ConsumerRings {
 
 /// Where the loader is. In shared memory: its thread has few registers.
 struct LoaderState {
+  BackwardUnit unit;
   GroupWalk walk;
   GroupWalk::Block block;
   PairRing stages, units, masks;
@@ -49,6 +51,8 @@ struct LoaderState {
 struct BackwardMessage {
   int key_head;  // -1: no more work
   int key_row;   // first row of the key tile
+  int split;
+  int tile;  // among the launch's key tiles
 };
 
 /// A mask that the loader asks for.
@@ -67,6 +71,19 @@ struct QueryTile {
   int dq_tile;  // into the dQ tiles of this tile size
 };
 
+/// Where a query tile's dQ goes, and when: a planned order waits for a turn with a block's first tile, and passes it on
+/// with the last.
+struct DqMessage {
+  static constexpr int kNone = -1;
+  int tile;   // into the dQ tiles of this tile size; kNone: no more
+  int block;  // into the turns
+  int waits_for = kNone;
+  int leaves = kNone;
+};
+
+/// The loader is at most three tiles ahead of the one whose dQ is being added.
+inline constexpr int kDqMessages = 4;
+
 template <typename T, int kDim>
 struct BackwardShared {
   using Traits = BackwardTraits<kDim>;
@@ -84,8 +101,10 @@ struct BackwardShared {
   MaskRequest mask_request[Traits::kMaskStages];
   LoaderState loader;
   std::uint32_t mask_parity[Traits::kMaskStages];  // of the mask warps' waits
-  int dq_tile[kBackwardGroups];                    // where dq goes; -1: no more
-  std::uint64_t dq_full[kBackwardGroups], dq_empty[kBackwardGroups];
+  DqMessage dq_message[kDqMessages];
+  std::uint64_t dq_asked[kDqMessages];
+  // Of a group's part of dQ; wide tiles: of a stage's turn to add.
+  std::uint64_t dq_full[2], dq_empty[2];
   std::uint64_t work_full[2], work_empty[2];
   std::uint64_t k_full, v_full, keys_empty;
   std::uint64_t q_full[Traits::kStages], q_empty[Traits::kStages];
@@ -101,9 +120,10 @@ __device__ __forceinline__ void init_backward_barriers(BackwardShared<T, kDim>& 
     barrier_init(&shared.work_full[i], 1);
     barrier_init(&shared.work_empty[i], kConsumerWarps);
   }
-  for (int i = 0; i < kBackwardGroups; ++i) {
-    barrier_init(&shared.dq_full[i], 4);
-    barrier_init(&shared.dq_empty[i], 1);
+  for (int i = 0; i < kDqMessages; ++i) barrier_init(&shared.dq_asked[i], 1);
+  for (int i = 0; i < 2; ++i) {
+    barrier_init(&shared.dq_full[i], Traits::kStagesDq ? 4 : 1);
+    barrier_init(&shared.dq_empty[i], Traits::kStagesDq ? 1 : kConsumerWarps);
   }
   barrier_init(&shared.k_full, 1);
   barrier_init(&shared.v_full, 1);

@@ -13,6 +13,9 @@
 namespace marble::cuda {
 namespace {
 
+/// Key heads whose units alternate when sums have a planned order.
+constexpr std::int32_t kHeadsTogether = 8;
+
 /// The tile that pads `head_dim`.
 int tile_dim(std::int32_t head_dim) {
   return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
@@ -20,7 +23,10 @@ int tile_dim(std::int32_t head_dim) {
 
 DqLayout layout_of(const RankPlan& plan) {
   const RankPlanHeader& header = plan.header();
-  return dq_layout(header.local_heads, num_blocks(header.query_rows), tile_dim(header.head_dim));
+  std::int64_t most_items = 0;
+  for (const Work& work : plan.works()) most_items = std::max(most_items, work.backward_items.size());
+  return dq_layout(header.local_heads, num_blocks(header.query_rows), tile_dim(header.head_dim),
+                   header.local_kv_heads * most_items);
 }
 
 StridedRows strided(const TensorView& view) {
@@ -41,18 +47,35 @@ bool suits_hopper_kernel(const BackwardTensors& tensors) {
          is_aligned(tensors.dv, 8);
 }
 
-/// CTAs that share an item's queries when the longest would outlast an even share of the work by far. A function of
-/// plan and machine alone.
-int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const BoundWork& work,
+/// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far, or
+/// when a planned order would make units of one key head pace each other: then a CTA's neighbours are splits and other
+/// heads. A function of plan, options and machine alone.
+int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const BoundWork& work, bool deterministic,
                     int num_multiprocessors) {
   constexpr std::int64_t kFewestTiles = 8;  // a split shorter than this costs more in its sums than it saves
+  constexpr std::int64_t kMostForTurns = 4;
   const RankPlanHeader& header = bound.plan().header();
-  const auto longest = std::int64_t{bound.plan().items()[static_cast<std::size_t>(items.begin)].tiles} *
-                       header.local_heads / header.local_kv_heads;
-  const std::int64_t share = work.backward_tiles * header.local_heads / num_multiprocessors;
-  if (longest <= share) return 1;
-  const std::int64_t wanted = (longest + std::max<std::int64_t>(share, 1) - 1) / std::max<std::int64_t>(share, 1);
+  const std::int64_t group = header.local_heads / header.local_kv_heads;
+  const std::int64_t longest = bound.plan().items()[static_cast<std::size_t>(items.begin)].tiles * group;
+  const std::int64_t share = std::max<std::int64_t>(work.backward_tiles * header.local_heads / num_multiprocessors, 1);
+  std::int64_t wanted = (longest + share - 1) / share;
+  if (deterministic) {
+    const std::int64_t for_turns = (kHeadsTogether + header.local_kv_heads - 1) / header.local_kv_heads;
+    wanted = std::max(wanted, std::min({for_turns, group, kMostForTurns}));
+  }
   return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits));
+}
+
+/// The planned order of a work, its counters reset.
+PlannedOrder plan_order(const CudaBoundPlan& bound, std::int32_t index, const DqLayout& layout, float* accumulator,
+                        cudaStream_t stream) {
+  const BoundRanks& ranks = bound.backward_ranks(index, stream);
+  auto* const turns = reinterpret_cast<std::int32_t*>(accumulator);
+  check_cuda(cudaMemsetAsync(turns + layout.query_turns, 0,
+                             static_cast<std::size_t>(layout.size - layout.query_turns) * sizeof(std::int32_t), stream),
+             "resetting the turns of a planned order");
+  return {ranks.ranks.as<std::int32_t>(), ranks.item_begin.as<std::int64_t>(), turns + layout.query_turns,
+          turns + layout.key_turns};
 }
 
 void set_scales(BackwardParams& params, const AttentionOptions& options) {
@@ -92,7 +115,7 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.num_items = static_cast<std::int32_t>(items.size());
   params.num_kv_heads = header.local_kv_heads;
   params.num_blocks = static_cast<std::int32_t>(num_blocks(header.query_rows));
-  params.num_splits = backward_splits(bound, items, work, target.num_multiprocessors);
+  params.num_splits = backward_splits(bound, items, work, options.deterministic, target.num_multiprocessors);
   params.head_dim = header.head_dim;
   params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
   params.valid_key_rows = static_cast<std::int32_t>(work.valid_key_rows);
@@ -107,12 +130,20 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.lse = accumulator + layout.lse;
   params.minus_delta = accumulator + layout.minus_delta;
   params.counter = target.counter;
+  if (options.deterministic) {
+    params.order = plan_order(bound, index, layout, accumulator, target.stream);
+    params.heads_together = kHeadsTogether;
+  } else {
+    params.key_order = work.key_order;
+  }
 
   prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,
                          accumulator, target.stream);
-  if (!target.is_hopper || !suits_hopper_kernel(tensors))
-    return launch_attention_backward_plain(params, tensors.q.dtype, dim, target.stream);
   check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), target.stream), "resetting the work counter");
+  if (!target.is_hopper || !suits_hopper_kernel(tensors)) {
+    params.num_splits = 1;
+    return launch_attention_backward_plain(params, tensors.q.dtype, dim, target.stream);
+  }
   const std::int64_t num_units =
       std::int64_t{params.num_kv_heads} * params.num_items * backward_key_tiles(dim) * params.num_splits;
   params.num_units = static_cast<std::int32_t>(num_units);

@@ -3,6 +3,7 @@
 #include "backend/cuda/bound_plan.hpp"
 
 #include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/planned_order.hpp"
 
 #include "marble/error.hpp"
 
@@ -116,6 +117,15 @@ std::vector<std::int32_t> groups_of(const RankPlan& plan) {
   return begins;
 }
 
+/// A work's backward items by ascending key block.
+std::vector<std::int32_t> key_order_of(const RankPlan& plan, const Work& work) {
+  const auto items = slice(plan.items(), work.backward_items);
+  std::vector<std::int32_t> order(items.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](std::int32_t i) { return items[static_cast<std::size_t>(i)].block; });
+  return order;
+}
+
 void check_positions(std::span<const Segment> segments) {
   for (const Segment& segment : segments)
     require(segment.position + segment.length <= std::numeric_limits<std::int32_t>::max(),
@@ -148,6 +158,19 @@ int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocesso
   return std::clamp(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
 }
 
+const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index, cudaStream_t stream) const {
+  const auto [place, is_new] = backward_ranks_.try_emplace(index);
+  if (is_new) {
+    const Work& work = plan_.works()[static_cast<std::size_t>(index)];
+    const PlannedRanks planned =
+        planned_ranks(slice(plan_.items(), work.backward_items), plan_.runs(), num_blocks(plan_.header().query_rows));
+    place->second = {upload(std::span<const std::int32_t>(planned.ranks), stream),
+                     upload(std::span<const std::int64_t>(planned.item_begin), stream)};
+    check_cuda(cudaStreamSynchronize(stream), "uploading the planned order of a backward work");
+  }
+  return place->second;
+}
+
 CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cudaStream_t stream) : plan_(plan) {
   const RankPlanHeader& header = plan_.header();
   require(header.query_rows <= std::numeric_limits<std::int32_t>::max(),
@@ -169,6 +192,9 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cuda
     bound.gaps = expansions_.emplace_back(upload(std::span<const RowGap>(extent.gaps), stream)).as<RowGap>();
     bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
     bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
+    const std::vector<std::int32_t> key_order = key_order_of(plan_, work);
+    bound.key_order =
+        expansions_.emplace_back(upload(std::span<const std::int32_t>(key_order), stream)).as<std::int32_t>();
     bound.num_splits = forward_splits(plan_, work, num_multiprocessors);
   }
   expand(stream);

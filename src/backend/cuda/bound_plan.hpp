@@ -10,6 +10,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -46,7 +47,13 @@ struct BoundWork {
   std::int32_t num_gaps = 0;
   std::int64_t forward_tiles = 0;
   std::int64_t backward_tiles = 0;
-  int num_splits = 1;  // CTAs that share one forward item's keys
+  int num_splits = 1;                       // CTAs that share one forward item's keys
+  const std::int32_t* key_order = nullptr;  // on the device: backward items by ascending key block
+};
+
+/// planned_order.hpp's ranks of one work, on the device.
+struct BoundRanks {
+  DeviceBuffer ranks, item_begin;
 };
 
 class CudaBoundPlan final : public BoundPlan {
@@ -59,6 +66,8 @@ class CudaBoundPlan final : public BoundPlan {
   [[nodiscard]] const Item* items() const { return items_.as<Item>(); }
   [[nodiscard]] const Run* runs() const { return runs_.as<Run>(); }
   [[nodiscard]] const std::int32_t* head_map() const { return head_map_.as<std::int32_t>(); }
+  /// The planned order of a work's backward items; `stream` uploads it when it is first asked for.
+  [[nodiscard]] const BoundRanks& backward_ranks(std::int32_t index, cudaStream_t stream) const;
   /// The head map turned round: query heads in the order of their key heads, and where each key head's begin.
   [[nodiscard]] const std::int32_t* group_begin() const { return groups_.as<std::int32_t>(); }
   [[nodiscard]] const std::int32_t* group_heads() const { return group_begin() + plan_.header().local_kv_heads + 1; }
@@ -70,6 +79,7 @@ class CudaBoundPlan final : public BoundPlan {
   DeviceBuffer items_, runs_, head_map_, groups_, query_tracks_;
   std::vector<DeviceBuffer> expansions_;
   std::vector<BoundWork> works_;
+  mutable std::map<std::int32_t, BoundRanks> backward_ranks_;  // few ask for them
 };
 
 [[nodiscard]] constexpr std::int64_t num_blocks(std::int64_t rows) {

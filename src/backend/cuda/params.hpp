@@ -73,4 +73,45 @@ struct ForwardParams {
   std::int32_t* counter = nullptr;  // next unit, zero at launch
 };
 
+/// The planned order of sums (planned_order.hpp), and the counters that keep it; null when any order will do.
+struct PlannedOrder {
+  const std::int32_t* ranks = nullptr;       // of the work's items, block by block
+  const std::int64_t* item_begin = nullptr;  // [num_items] into ranks
+  std::int32_t* query_turns = nullptr;       // [num_heads][num_blocks], zero at launch
+  std::int32_t* key_turns = nullptr;         // [num_kv_heads][num_items][key tiles], zero at launch
+};
+
+/// One work's backward pass. A unit is one (key head, item, tile of its keys, split); it meets the query blocks of its
+/// item once for each query head that reads the key head.
+struct BackwardParams {
+  const Item* items = nullptr;                // [num_items]
+  const Run* runs = nullptr;                  // the plan's runs, which items index
+  const std::int32_t* group_begin = nullptr;  // [num_kv_heads + 1] into group_heads
+  const std::int32_t* group_heads = nullptr;  // query heads, by the key head that they read
+  VisibilityArrays visibility;
+  std::int32_t num_units = 0;
+  std::int32_t num_items = 0;
+  std::int32_t num_kv_heads = 0;
+  std::int32_t num_blocks = 0;              // query blocks of the rank
+  std::int32_t num_splits = 1;              // CTAs that share one item's queries
+  std::int32_t heads_together = 1;          // whose units alternate in the work array
+  const std::int32_t* key_order = nullptr;  // [num_items] items by ascending key block; null: as they are
+  std::int32_t head_dim = 0;                // of the tensors; tiles pad it
+  std::int32_t valid_query_rows = 0;
+  std::int32_t valid_key_rows = 0;
+
+  bool has_softcap = false;
+  float score_scale = 0.f;     // softcap: tanh(score * score_scale)
+  float exponent_scale = 0.f;  // (capped) scores times this are base-2 exponents
+  float gradient_scale = 0.f;  // of dK; that of dQ waits for finish_dq
+
+  StridedRows q, k, v, dout;           // read by the plain kernel
+  StridedRows dk, dv;                  // fp32
+  float* dq = nullptr;                 // accumulator tiles
+  const float* lse = nullptr;          // DqLayout::lse
+  const float* minus_delta = nullptr;  // DqLayout::minus_delta
+  std::int32_t* counter = nullptr;     // next unit, zero at launch
+  PlannedOrder order;
+};
+
 }  // namespace marble::cuda

@@ -59,6 +59,28 @@ __device__ __forceinline__ void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
+/// Waits until this thread's bulk groups have arrived in memory.
+__device__ __forceinline__ void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+/// What this thread knows to be in global memory comes before what the copy engine does there from now on.
+__device__ __forceinline__ void fence_global_for_copy_engine() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/// Waits until a counter in global memory says `turn`; what others wrote before they passed the turn on is then seen.
+__device__ __forceinline__ void wait_turn(const std::int32_t* counter, std::int32_t turn) {
+  std::int32_t now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  } while (now != turn);
+}
+
+__device__ __forceinline__ void pass_turn(std::int32_t* counter, std::int32_t turn) {
+  asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
+}
+
 /// Adds four floats into 16-byte aligned global memory, in no given order among threads.
 __device__ __forceinline__ void reduce_add(float* target, float a, float b, float c, float d) {
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(a), "f"(b), "f"(c), "f"(d)
