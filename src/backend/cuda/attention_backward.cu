@@ -39,29 +39,43 @@ __global__ void __launch_bounds__(kThreads)
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads)
     finish_dq_kernel(const float* accumulator, DqLayout layout, StridedRows dq, std::int64_t num_rows,
-                     std::int64_t valid_rows, int head_dim) {
-  constexpr int kPitch = kDim + 2;  // an odd number of words, so that the rows of a fragment meet different banks
-  extern __shared__ std::uint8_t shared_bytes[];
+                     std::int64_t valid_rows, int head_dim, bool is_aligned) {
+  constexpr int kPitch = kDim + 8;  // rows of a fragment meet different banks, and chunks of 16 bytes stay aligned
+  constexpr int kLoads = 8;         // in flight
+  extern __shared__ __align__(16) std::uint8_t shared_bytes[];
   T* tile = reinterpret_cast<T*>(shared_bytes);
   const std::int64_t num_blocks = layout.padded_rows / kBlock;
   const std::int64_t head = blockIdx.x / num_blocks;
   const std::int64_t block = blockIdx.x % num_blocks;
   const float scale = accumulator[layout.scale];
   const auto* chunks = reinterpret_cast<const float4*>(accumulator) + (head * num_blocks + block) * (kBlock * kDim / 4);
-  for (int i = threadIdx.x; i < kBlock * kDim / 4; i += kThreads) {
-    const DqPlace place = dq_place<kDim>(i);
-    const float4 values = __ldcs(&chunks[i]);
-    T* first = &tile[place.row * kPitch + place.column];
-    *reinterpret_cast<std::uint32_t*>(first) = pack_pair<T>(values.x * scale, values.y * scale);
-    *reinterpret_cast<std::uint32_t*>(first + 8 * kPitch) = pack_pair<T>(values.z * scale, values.w * scale);
+  for (int first = threadIdx.x; first < kBlock * kDim / 4; first += kLoads * kThreads) {
+    float4 values[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) values[i] = __ldcs(&chunks[first + i * kThreads]);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const DqPlace place = dq_place<kDim>(first + i * kThreads);
+      T* pair = &tile[place.row * kPitch + place.column];
+      *reinterpret_cast<std::uint32_t*>(pair) = pack_pair<T>(values[i].x * scale, values[i].y * scale);
+      *reinterpret_cast<std::uint32_t*>(pair + 8 * kPitch) = pack_pair<T>(values[i].z * scale, values[i].w * scale);
+    }
   }
   __syncthreads();
   T* target = static_cast<T*>(dq.data) + head * dq.head_stride;
-  for (int i = threadIdx.x; i < kBlock * kDim; i += kThreads) {
-    const std::int64_t row = block * kBlock + i / kDim;
-    const int column = i % kDim;
-    if (row < num_rows && column < head_dim)
-      target[row * dq.row_stride + column] = row < valid_rows ? tile[i / kDim * kPitch + column] : T(0.f);
+#pragma unroll 4
+  for (int i = threadIdx.x; i < kBlock * kDim / 8; i += kThreads) {
+    const std::int64_t row = block * kBlock + i / (kDim / 8);
+    const int column = i % (kDim / 8) * 8;
+    if (row >= num_rows || column >= head_dim) continue;
+    uint4 chunk = {0, 0, 0, 0};
+    if (row < valid_rows) chunk = *reinterpret_cast<const uint4*>(&tile[i / (kDim / 8) * kPitch + column]);
+    T* values = target + row * dq.row_stride + column;
+    if (is_aligned) {
+      __stcs(reinterpret_cast<uint4*>(values), chunk);
+    } else {
+      for (int c = 0; c < 8 && column + c < head_dim; ++c) values[c] = reinterpret_cast<const T*>(&chunk)[c];
+    }
   }
 }
 
@@ -124,10 +138,13 @@ void finish_dq_tiles(const float* accumulator, const DqLayout& layout, const Ten
   if (num_ctas == 0) return;
   dispatch(dq.dtype, dim, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
     const auto kernel = finish_dq_kernel<T, kDim>;
-    constexpr int kSharedBytes = kBlock * (kDim + 2) * static_cast<int>(sizeof(T));
+    constexpr int kSharedBytes = kBlock * (kDim + 8) * static_cast<int>(sizeof(T));
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
                "reserving shared memory for dq");
-    kernel<<<num_ctas, kThreads, kSharedBytes, stream>>>(accumulator, layout, strided(dq), dq.rows, valid_rows, dq.dim);
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(dq.data) % 16 == 0 && dq.row_stride % 8 == 0 &&
+                            dq.head_stride % 8 == 0 && dq.dim % 8 == 0;
+    kernel<<<num_ctas, kThreads, kSharedBytes, stream>>>(accumulator, layout, strided(dq), dq.rows, valid_rows, dq.dim,
+                                                         is_aligned);
   });
   check_cuda(cudaGetLastError(), "casting the dQ accumulator");
 }
