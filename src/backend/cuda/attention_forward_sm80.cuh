@@ -54,6 +54,24 @@ __device__ __forceinline__ int swizzled(int row, int chunk) {
   return row * kDim + (chunk ^ (row % 8)) * 8;
 }
 
+/// One lane's view of fragments in a swizzled tile: chunk c of a row that is r modulo 8 lies at c ^ r, so the place of
+/// an even chunk more differs in bits that no row sets. One address serves all fragments of a tile.
+template <int kDim>
+class LaneAddress {
+ public:
+  __device__ __forceinline__ LaneAddress(const void* tile, int row, int chunk)
+      : address_(shared_address(tile) + static_cast<std::uint32_t>(swizzled<kDim>(row, chunk)) * 2) {}
+
+  /// `rows` is a multiple of 8, `chunk` an even number; both known at compile time.
+  __device__ __forceinline__ std::uint32_t at(int rows, int chunk) const {
+    const auto inside = static_cast<std::uint32_t>(chunk % 8 * 16);
+    return (address_ ^ inside) + static_cast<std::uint32_t>(rows * kDim * 2 + chunk / 8 * 128);
+  }
+
+ private:
+  std::uint32_t address_;
+};
+
 /// Copies rows [row, row + kRows) of a head; rows and columns beyond the tensor become zeros.
 template <int kRows, int kDim, bool kAligned, typename T>
 __device__ __forceinline__ void load_rows(T* tile, const StridedRows& tensor, int head, int row, int valid_rows,
@@ -113,21 +131,21 @@ class PlainWarp {
   /// S = Q K^T of the tile in shared memory.
   __device__ __forceinline__ void multiply_keys() {
     const int lane = threadIdx.x % 32;
+    const LaneAddress<kDim> q(shared_.q, first_row(0) + lane % 16, lane / 16);
+    const LaneAddress<kDim> k(shared_.k, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int atom = 0; atom < Traits::kAtoms; ++atom)
 #pragma unroll
       for (int i = 0; i < kScores; ++i) scores_[atom][i] = 0.f;
-#pragma unroll kDim> 64 ? 2 : 4  // further, precomputed addresses would spill
+#pragma unroll
     for (int step = 0; step < kDim / 16; ++step) {
       std::uint32_t queries[Traits::kAtoms][4];
 #pragma unroll
-      for (int atom = 0; atom < Traits::kAtoms; ++atom)
-        load_matrices(queries[atom], &shared_.q[swizzled<kDim>(first_row(atom) + lane % 16, 2 * step + lane / 16)]);
+      for (int atom = 0; atom < Traits::kAtoms; ++atom) load_matrices(queries[atom], q.at(16 * atom, 2 * step));
 #pragma unroll
       for (int group = 0; group < Traits::kTileKeys / 16; ++group) {
         std::uint32_t keys[4];  // keys 0-7: columns 0-7, 8-15; keys 8-15: the same
-        const int row = 16 * group + lane / 16 * 8 + lane % 8;
-        load_matrices(keys, &shared_.k[swizzled<kDim>(row, 2 * step + lane / 8 % 2)]);
+        load_matrices(keys, k.at(16 * group, 2 * step));
 #pragma unroll
         for (int atom = 0; atom < Traits::kAtoms; ++atom) {
           multiply_accumulate<T>(&scores_[atom][8 * group], queries[atom], keys[0], keys[1]);
@@ -149,8 +167,8 @@ class PlainWarp {
         apply_mask(scores_[atom], words);
       }
       float rescale[2];
-      update_softmax<true>(softmax_[atom], scores_[atom], rescale, params_.exponent_scale);
-      rescale_output(output_[atom], rescale);
+      update_softmax<true, skips_still_tiles(kDim)>(softmax_[atom], scores_[atom], rescale, params_.exponent_scale);
+      rescale_output<skips_still_tiles(kDim)>(output_[atom], rescale);
       pack_probabilities<T>(probabilities_[atom], scores_[atom]);
     }
   }
@@ -158,12 +176,13 @@ class PlainWarp {
   /// O += P V of the tile in shared memory.
   __device__ __forceinline__ void multiply_values() {
     const int lane = threadIdx.x % 32;
+    const LaneAddress<kDim> v(shared_.v, lane % 16, lane / 16);
 #pragma unroll
     for (int step = 0; step < Traits::kTileKeys / 16; ++step) {
 #pragma unroll
       for (int group = 0; group < kDim / 16; ++group) {
         std::uint32_t values[4];  // columns 0-7: keys 0-7, 8-15; columns 8-15: the same
-        load_matrices_transposed(values, &shared_.v[swizzled<kDim>(16 * step + lane % 16, 2 * group + lane / 16)]);
+        load_matrices_transposed(values, v.at(16 * step, 2 * group));
 #pragma unroll
         for (int atom = 0; atom < Traits::kAtoms; ++atom) {
           multiply_accumulate<T>(&output_[atom][8 * group], &probabilities_[atom][4 * step], values[0], values[1]);

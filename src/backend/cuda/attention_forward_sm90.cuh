@@ -93,7 +93,7 @@ class Consumer {
         unit = next;
       }
     }
-    rescale_output(fragments.output, fragments.rescale);
+    rescale_output<skips_still_tiles(kDim)>(fragments.output, fragments.rescale);
     start_output(fragments);
     end_output(fragments);
     finish(unit, fragments.output, fragments.softmax);
@@ -151,7 +151,7 @@ class Consumer {
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
     if (unit.first_tile == kPartialTile) mask_scores(scores);
     finish_half();
-    update_softmax<true>(fragments.softmax, scores, fragments.rescale, params_.exponent_scale);
+    update_softmax<true, skips_still_tiles(kDim)>(fragments.softmax, scores, fragments.rescale, params_.exponent_scale);
     pack_probabilities<T>(fragments.probabilities, scores);
     return next;
   }
@@ -164,7 +164,7 @@ class Consumer {
     const int next = wait_keys();
     take_turn();
     start_scores(scores);
-    rescale_output(fragments.output, fragments.rescale);
+    rescale_output<skips_still_tiles(kDim)>(fragments.output, fragments.rescale);
     start_output(fragments);
     pass_turn();
     wgmma_wait<1>();
@@ -173,7 +173,8 @@ class Consumer {
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
     if constexpr (kPartial) mask_scores(scores);
     finish_half();
-    update_softmax<kPartial>(fragments.softmax, scores, fragments.rescale, params_.exponent_scale);
+    update_softmax<kPartial, skips_still_tiles(kDim)>(fragments.softmax, scores, fragments.rescale,
+                                                      params_.exponent_scale);
     finish_softmax_before_wait(fragments.softmax);
     end_output(fragments);
     pack_probabilities<T>(fragments.probabilities, scores);

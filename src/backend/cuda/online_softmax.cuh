@@ -61,20 +61,43 @@ __device__ __forceinline__ float max_exponent(float row_max, float exponent_scal
   return row_max == -INFINITY ? 0.f : __fmul_rn(row_max, exponent_scale);
 }
 
-/// Turns scores into exponentials and updates the state; `rescale` is what earlier sums and outputs shrink by.
-template <bool kMasked, int kCount>
-__device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scores)[kCount], float (&rescale)[2],
-                                               float exponent_scale) {
+/// Whether tiles that move no row's maximum skip its reduction over the quad and the rescaling, which changes no bit.
+/// At head dimension 64 the branch costs more than it saves. (References that lag behind the maximum would save more,
+/// and cost accuracy: a row's largest exponential is then no longer 1, which needs no rounding.)
+constexpr bool skips_still_tiles(int dim) {
+  return dim > 64;
+}
+
+/// Raises the maxima by those of a tile; `rescale` is what earlier sums and outputs shrink by.
+__device__ __forceinline__ void raise_maxima(SoftmaxState& state, const float (&tile_max)[2], float exponent_scale,
+                                             float (&rescale)[2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float row_max = state.row_max[r];
-#pragma unroll
-    for (int i = 2 * r; i < kCount; i += 4) row_max = fmaxf(row_max, fmaxf(scores[i], scores[i + 1]));
-    row_max = quad_max(row_max);
-    const float subtracted = kMasked ? max_exponent(row_max, exponent_scale) : __fmul_rn(row_max, exponent_scale);
-    rescale[r] = exp2_approx(__fmul_rn(state.row_max[r], exponent_scale) - subtracted);
+    const float row_max = fmaxf(state.row_max[r], quad_max(tile_max[r]));
+    rescale[r] = exp2_approx(__fmul_rn(state.row_max[r], exponent_scale) - max_exponent(row_max, exponent_scale));
     state.row_max[r] = row_max;
-    float sum = state.row_sum[r] * rescale[r];
+    state.row_sum[r] *= rescale[r];
+  }
+}
+
+/// Turns scores into exponentials and updates the state; `rescale` is what earlier outputs shrink by.
+template <bool kMasked, bool kSkips, int kCount>
+__device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scores)[kCount], float (&rescale)[2],
+                                               float exponent_scale) {
+  float tile_max[2] = {fmaxf(scores[0], scores[1]), fmaxf(scores[2], scores[3])};
+#pragma unroll
+  for (int i = 4; i < kCount; i += 4) {
+    tile_max[0] = fmaxf(tile_max[0], fmaxf(scores[i], scores[i + 1]));
+    tile_max[1] = fmaxf(tile_max[1], fmaxf(scores[i + 2], scores[i + 3]));
+  }
+  rescale[0] = rescale[1] = 1.f;
+  if (!kSkips || __any_sync(~0u, tile_max[0] > state.row_max[0] || tile_max[1] > state.row_max[1]))
+    raise_maxima(state, tile_max, exponent_scale, rescale);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float subtracted =
+        kMasked ? max_exponent(state.row_max[r], exponent_scale) : __fmul_rn(state.row_max[r], exponent_scale);
+    float sum = state.row_sum[r];
 #pragma unroll
     for (int i = 2 * r; i < kCount; i += 4) {
       scores[i] = exp2_approx(scores[i] * exponent_scale - subtracted);
@@ -92,8 +115,9 @@ __device__ __forceinline__ void finish_softmax_before_wait(const SoftmaxState& s
   asm volatile("bar.warp.sync %0;" ::"r"(mask) : "memory");
 }
 
-template <int kCount>
+template <bool kSkips, int kCount>
 __device__ __forceinline__ void rescale_output(float (&output)[kCount], const float (&rescale)[2]) {
+  if (kSkips && __all_sync(~0u, rescale[0] == 1.f && rescale[1] == 1.f)) return;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) output[i] *= rescale[(i / 2) % 2];
 }

@@ -109,19 +109,20 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Warp matrix products of sm_80. Fragments lie as in wgmma.cuh, with one warp in a warpgroup's place.
+// Warp matrix products of sm_80. Fragments lie as in wgmma.cuh, with one warp in a warpgroup's place. `row` is an
+// address in shared memory.
 
-__device__ __forceinline__ void load_matrices(std::uint32_t (&registers)[4], const void* row) {
+__device__ __forceinline__ void load_matrices(std::uint32_t (&registers)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 
-__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&registers)[4], const void* row) {
+__device__ __forceinline__ void load_matrices_transposed(std::uint32_t (&registers)[4], std::uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(registers[0]), "=r"(registers[1]), "=r"(registers[2]), "=r"(registers[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 
