@@ -36,6 +36,7 @@ struct Hardware {
   std::int64_t range_ns = 2'000;
 
   std::int64_t memory_bytes = 141'000'000'000;
+  std::int64_t multiprocessors = 132;  // units of a kernel that run side by side
 
   friend bool operator==(const Hardware&, const Hardware&) = default;
 };

@@ -181,8 +181,8 @@ class PassRun {
     return buffer(index).block(0, work.key_rows, 0, impl_.plan.header().local_kv_heads);
   }
 
-  /// The next fetch travels while a step works, and a step's returns while the next one works. A finish may need what
-  /// an earlier step gave back, so returns are completed before it.
+  /// The next fetch travels while a step works, and a step's returns while the next one works. A sum may need what an
+  /// earlier step gave back, so returns are completed before its finish; dQ's needs nothing and hides them.
   template <typename Attend>
   void run(Attend&& attend) {
     const std::span<const Step> all = steps(impl_.plan, pass_);
@@ -192,8 +192,9 @@ class PassRun {
       fetch_.wait();
       if (s + 1 < all.size()) begin_fetch(all, s + 1);
       if (all[s].work >= 0) attend(all[s].work, impl_.plan.works()[static_cast<std::size_t>(all[s].work)]);
+      finish(all[s].finishes, true);
       give_back_.wait();
-      finish(all[s].finishes);
+      finish(all[s].finishes, false);
       give_back_.begin(all[s].give_back, label(s, "return"));
       if (impl_.observer != nullptr) impl_.observer->end_step();
     }
@@ -215,9 +216,10 @@ class PassRun {
 
   void begin_fetch(std::span<const Step> all, std::size_t s) { fetch_.begin(all[s].fetch, label(s, "fetch")); }
 
-  void finish(const SectionRange& finishes) {
+  void finish(const SectionRange& finishes, bool of_dq) {
     for (std::int64_t f = finishes.begin; f < finishes.end; ++f) {
       const Finish& entry = impl_.plan.finishes()[static_cast<std::size_t>(f)];
+      if ((entry.source == Finish::kDQ) != of_dq) continue;
       if (entry.source == Finish::kDQ)
         impl_.backend.finish_dq(impl_.plan, carried(), buffer(entry.target));
       else

@@ -39,6 +39,7 @@ constexpr std::array kConstants = {
     Constant{"exchange_ns", &Hardware::exchange_ns, 0, kMaxNs},
     Constant{"range_ns", &Hardware::range_ns, 0, kMaxNs},
     Constant{"memory_bytes", &Hardware::memory_bytes, 1'000'000, 100'000'000'000'000},
+    Constant{"multiprocessors", &Hardware::multiprocessors, 1, 100'000},
 };
 
 Hardware h100() {

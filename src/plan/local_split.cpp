@@ -4,6 +4,7 @@
 
 #include "plan/cost.hpp"
 #include "plan/slices.hpp"
+#include "plan/tile_cost.hpp"
 
 #include <algorithm>
 
@@ -25,18 +26,39 @@ std::int64_t moved_rows(const Plan& plan, const LayerPlan& layer, std::int64_t r
   return std::max(in, out);
 }
 
+/// How long the slice's gradients of any rank travel.
+std::int64_t longest_return_ns(const Plan& plan, const LayerPlan& layer, std::size_t slice) {
+  std::int64_t rows = 0;
+  for (std::int64_t r = 0; r < plan.mesh.ring; ++r) rows = std::max(rows, moved_rows(plan, layer, r, slice));
+  const std::int64_t row = 2 * busiest_heads(plan.model, plan.mesh.ulysses).kv * plan.model.head_dim * kGradientBytes;
+  const bool crosses_nodes = plan.mesh.num_ranks() > plan.mesh.ranks_per_node;
+  const Hardware& hardware = plan.hardware;
+  return travel_ns(rows * row, crosses_nodes ? hardware.network_mbytes_per_s : hardware.node_mbytes_per_s);
+}
+
+/// Mean time on one multiprocessor of a unit of any rank's own keys: a key block and a key head, with all its queries.
+/// A work ends in a tail of about this length, in which multiprocessors run out of units one by one.
+std::int64_t longest_unit_ns(const Plan& plan, const LayerPlan& layer) {
+  const BusiestHeads heads = busiest_heads(plan.model, plan.mesh.ulysses);
+  const TileTime tile = backward_tile(plan.hardware, plan.block, plan.model.head_dim);
+  std::int64_t longest = 0;
+  for (std::int64_t r = 0; r < plan.mesh.ring; ++r) {
+    const PairDemand& own = layer.demand[static_cast<std::size_t>(r * plan.mesh.ring + r)];
+    const __int128 femtoseconds = static_cast<__int128>(own.full_tiles) * tile.full_fs +
+                                  static_cast<__int128>(own.partial_tiles) * tile.partial_fs;
+    const std::int64_t units = std::max<std::int64_t>(own.needed_blocks * heads.kv, 1);
+    longest = std::max(
+        longest, static_cast<std::int64_t>(femtoseconds * heads.q * plan.hardware.multiprocessors / units / 1'000'000));
+  }
+  return longest;
+}
+
 }  // namespace
 
 bool splits_own_keys(const Plan& plan, const LayerPlan& layer) {
   const std::size_t num_slices = layer.slices.size() - 1;
-  std::int64_t rows = 0;
-  for (std::int64_t r = 0; r < plan.mesh.ring && num_slices > 0; ++r)
-    rows = std::max(rows, moved_rows(plan, layer, r, num_slices));
-  const std::int64_t row = 2 * busiest_heads(plan.model, plan.mesh.ulysses).kv * plan.model.head_dim * kGradientBytes;
-  const bool crosses_nodes = plan.mesh.num_ranks() > plan.mesh.ranks_per_node;
-  const Hardware& hardware = plan.hardware;
-  return travel_ns(rows * row, crosses_nodes ? hardware.network_mbytes_per_s : hardware.node_mbytes_per_s) >
-         hardware.step_ns;
+  return num_slices > 0 &&
+         longest_return_ns(plan, layer, num_slices) > plan.hardware.step_ns + longest_unit_ns(plan, layer);
 }
 
 LocalSplit local_split(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank) {

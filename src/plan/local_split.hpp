@@ -14,7 +14,8 @@
 
 namespace marble {
 
-/// True where some rank's last return takes longer than a step costs. Then every rank's backward has a step for it.
+/// True where some rank's last return takes longer than what one more work costs: a step, and a tail in which
+/// multiprocessors run out of units. Then every rank's backward has a step for it.
 [[nodiscard]] bool splits_own_keys(const Plan& plan, const LayerPlan& layer);
 
 /// The share `last / whole` of a ring rank's own block pairs that is attended after the last slice.

@@ -16,7 +16,7 @@ namespace marble {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x4e414c50424d4dULL;
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 
 class Writer {
  public:
@@ -86,7 +86,7 @@ void fields(Io& io, T& hardware) {
   io(hardware.name), io(hardware.forward_full_gflops), io(hardware.forward_partial_gflops),
       io(hardware.backward_full_gflops), io(hardware.backward_partial_gflops), io(hardware.node_mbytes_per_s),
       io(hardware.network_mbytes_per_s), io(hardware.step_ns), io(hardware.exchange_ns), io(hardware.range_ns),
-      io(hardware.memory_bytes);
+      io(hardware.multiprocessors), io(hardware.memory_bytes);
 }
 
 template <typename Io, Is<Piece> T>

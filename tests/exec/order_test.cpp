@@ -60,7 +60,7 @@ TEST(Order, BackwardWaitsForAReturnAfterTheNextWorkAndFinishesAfterTheLastReturn
                            "wait layer 0 backward step 1 fetch", "begin layer 0 backward step 2 fetch", "work 1",
                            "begin layer 0 backward step 1 return", "wait layer 0 backward step 2 fetch", "work 2",
                            "wait layer 0 backward step 1 return", "add", "add", "begin layer 0 backward step 2 return",
-                           "wait layer 0 backward step 2 return", "add", "add", "finish dq", "cast", "cast"));
+                           "finish dq", "wait layer 0 backward step 2 return", "add", "add", "cast", "cast"));
 }
 
 TEST(Order, OneRankExchangesNothing) {

@@ -97,8 +97,8 @@ TEST(ChoiceTest, OrderDependentModelsStayContiguousInSequenceOrder) {
 }
 
 TEST(ChoiceTest, OfEquallyFastOnesTheOneThatReceivesFewestKeysWins) {
-  const Layout layout = generate("qwen3vl-docs", 131072, 0);
-  const Choice choice = choose(layout, {.heads = 32, .kv_heads = 4, .head_dim = 128}, {.ring = 2});
+  const Layout layout = generate("qwen3vl-video", 131072, 0);
+  const Choice choice = choose(layout, {.heads = 32, .kv_heads = 4, .head_dim = 128}, {.ring = 4});
   const Candidate& best = choice.best();
   bool beats_a_faster_one = false;
   for (const Candidate& candidate : choice.candidates) {

@@ -53,26 +53,34 @@ TEST(CostTest, ARingOverlapsEachHopWithTheWorkBeforeIt) {
   EXPECT_EQ(cost.forward.steps[1].hop_ns, 0);
   EXPECT_EQ(cost.forward.steps[1].step_ns, cost.forward.steps[1].compute_ns + 7);
   EXPECT_EQ(cost.forward.enter_ns + cost.forward.leave_ns, 0);
-  // Backward fetches again, and returns fp32 of the same rows under the last two thirds of the own keys.
-  ASSERT_EQ(cost.backward.steps.size(), 3U);
-  EXPECT_NEAR(static_cast<double>(cost.backward.steps[0].compute_ns), 8.0 / 3 * kBackTile, 8);
+  // Backward fetches again, and the only return has no step left to hide under: fp32 of the same rows.
+  ASSERT_EQ(cost.backward.steps.size(), 2U);
+  EXPECT_NEAR(static_cast<double>(cost.backward.steps[0].compute_ns), 8 * kBackTile, 8);
   EXPECT_EQ(cost.backward.steps[0].hop_ns, 256 * 2 * 128 * 2);
-  EXPECT_NEAR(static_cast<double>(cost.backward.steps[1].compute_ns), 8 * kBackTile, 8);
-  EXPECT_NEAR(static_cast<double>(cost.backward.steps[2].compute_ns), 16.0 / 3 * kBackTile, 8);
-  EXPECT_EQ(cost.backward.steps[2].step_ns, 256 * 2 * 128 * 4 + 7);  // the return is longer than the work
-  EXPECT_EQ(cost.backward.return_ns, 0);
+  EXPECT_EQ(cost.backward.return_ns, 256 * 2 * 128 * 4);
   EXPECT_EQ(cost.backward.leave_ns, 0);
 }
 
-TEST(CostTest, AReturnShorterThanAStepIsLeftInTheOpen) {
-  Hardware hardware = simple_hardware();
-  hardware.step_ns = 256 * 2 * 128 * 4;
-  const Plan plan =
-      make_plan(full_layout(512), {.heads = 2, .kv_heads = 1, .head_dim = 128}, {.ring = 2, .ranks_per_node = 2},
-                {.placement = Placement::contiguous, .strategy = Strategy::ring, .hardware = hardware});
-  const PassCost backward = estimate(plan).backward;
-  ASSERT_EQ(backward.steps.size(), 2U);
-  EXPECT_EQ(backward.return_ns, 256 * 2 * 128 * 4);
+TEST(CostTest, OwnKeysHideTheLastReturnWhereItTakesLongerThanAUnitOfWork) {
+  const Model model{.heads = 2, .kv_heads = 1, .head_dim = 128};
+  const auto backward = [&](std::int64_t multiprocessors) {
+    Hardware hardware = simple_hardware();
+    hardware.multiprocessors = multiprocessors;
+    return estimate(make_plan(full_layout(512), model, {.ring = 2, .ranks_per_node = 2},
+                              {.placement = Placement::contiguous, .strategy = Strategy::ring, .hardware = hardware}))
+        .backward;
+  };
+  // A unit is one of two key blocks, with two query blocks and two heads: 4 tiles, on one multiprocessor.
+  const std::int64_t give_back = 256 * 2 * 128 * 4;
+  const auto most = static_cast<std::int64_t>(give_back / (4 * kBackTile));
+  EXPECT_EQ(backward(most + 1).steps.size(), 2U);
+  const PassCost split = backward(most - 1);
+  ASSERT_EQ(split.steps.size(), 3U);
+  EXPECT_NEAR(static_cast<double>(split.steps[0].compute_ns), 8.0 / 3 * kBackTile, 8);
+  EXPECT_NEAR(static_cast<double>(split.steps[1].compute_ns), 8 * kBackTile, 8);
+  EXPECT_NEAR(static_cast<double>(split.steps[2].compute_ns), 16.0 / 3 * kBackTile, 8);
+  EXPECT_EQ(split.steps[2].step_ns, give_back + 7);  // the return is longer than the work
+  EXPECT_EQ(split.return_ns, 0);
 }
 
 /// Rank 0 works long in the first step and not at all in the second, rank 1 the other way round: no step's slowest rank
@@ -99,13 +107,12 @@ TEST(CostTest, BackwardHidesTheReturnOfTheStepBefore) {
   const Model model{.heads = 1, .kv_heads = 1, .head_dim = 128};
   const LayerCost cost = estimate(simple_plan({.ring = 4, .ranks_per_node = 4}, model, Strategy::ring));
   const std::int64_t fetch = 128 * 2 * 128 * 2, give_back = 128 * 2 * 128 * 4;
-  ASSERT_EQ(cost.backward.steps.size(), 5U);
+  ASSERT_EQ(cost.backward.steps.size(), 4U);
   EXPECT_EQ(cost.backward.steps[0].hop_ns, fetch);
   EXPECT_EQ(cost.backward.steps[1].hop_ns, fetch);
   EXPECT_EQ(cost.backward.steps[2].hop_ns, fetch + give_back);
   EXPECT_EQ(cost.backward.steps[3].hop_ns, give_back);
-  EXPECT_EQ(cost.backward.steps[4].hop_ns, give_back);  // under the last of the own keys
-  EXPECT_EQ(cost.backward.return_ns, 0);
+  EXPECT_EQ(cost.backward.return_ns, give_back);
   EXPECT_EQ(cost.total_ns(), cost.forward.total_ns() + cost.backward.total_ns());
 }
 
