@@ -7,6 +7,8 @@
 #include "transport/nccl/device.hpp"
 #include "transport/nccl/words.hpp"
 
+#include "marble/error.hpp"
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -107,6 +109,7 @@ class HostDevice final : public Device {
   }
   [[nodiscard]] bool is_capturing() const override { return captures; }
   void enqueue(Queue queue, std::span<const WordOp> ops) override {
+    if (refuses && queue == kCompute) throw BackendError("device lost");
     queue_of(queue).push([list = std::vector(ops.begin(), ops.end())] {
       for (const WordOp& op : list)
         if (op.kind == WordOp::Kind::write)
@@ -163,6 +166,7 @@ class HostDevice final : public Device {
 
   Memory memory;
   bool captures = false;
+  bool refuses = false;                // whatever its compute queue is asked for
   const std::byte* ends_at = nullptr;  // an allocation ends here, and another begins
   bool blocks_side = false;            // its queues share one, as streams on one hardware queue do
   int num_renewed = 0;

@@ -304,6 +304,26 @@ TEST(StreamTransport, MoreThanTheStagingHoldsIsRefusedBeforeAnythingStarts) {
   });
 }
 
+TEST(StreamTransport, DeviceThatRefusesFailsItsRankForAll) {
+  ranks(2).run([](Transport& transport) {
+    AllToAll messages(transport, 10);
+    this_device->refuses = transport.rank() == 1;
+    try {
+      transport.wait(messages.begin(transport, "fetch"));
+      settle(transport);
+      ADD_FAILURE() << "rank " << transport.rank() << " got through";
+    } catch (const BackendError& error) {
+      EXPECT_EQ(transport.rank(), 1);
+      EXPECT_STREQ(error.what(), "device lost");
+    } catch (const TransportError& error) {
+      EXPECT_EQ(transport.rank(), 0);
+      EXPECT_STREQ(error.what(), "rank 0: rank 1 failed: device lost");
+    }
+    EXPECT_THROW(transport.check(), TransportError);
+    this_device->synchronize(kCompute);
+  });
+}
+
 TEST(StreamTransport, CaptureIsRefused) {
   ranks(2).run([](Transport& transport) {
     AllToAll messages(transport, 10);

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -104,7 +103,7 @@ void Engine::wait_host(const Exchange& exchange) {
     return;
   lock.unlock();
   fail(reason);
-  failure_.check();
+  failure_.raise();
 }
 
 void Engine::wait_started(const Exchange& exchange) {
@@ -124,7 +123,7 @@ void Engine::wait_started(const Exchange& exchange) {
     fail(describe_timeout(rank_, time_limit_, send->sizes(), "to", peer, exchange.label));
   else
     fail(fmt::format("rank {} could not begin '{}' in time", rank_, exchange.label));
-  failure_.check();
+  failure_.raise();
 }
 
 std::vector<std::string> Engine::all_gather(std::string payload, std::string_view what) {
@@ -147,8 +146,7 @@ std::vector<std::string> Engine::all_gather(std::string payload, std::string_vie
   }
   lock.unlock();
   fail(describe_timeout(rank_, time_limit_, std::vector{size}, "from", awaited, what));
-  failure_.check();
-  std::terminate();  // check throws
+  failure_.raise();
 }
 
 void Engine::fail_for(std::int32_t origin, const std::string& reason) {

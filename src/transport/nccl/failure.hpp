@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <utility>
 
 namespace marble::nccl {
 
@@ -32,7 +33,9 @@ class Failure {
 
   /// Throws TransportError if it has failed: the first time with the reason alone.
   void check() {
-    if (!happened_) return;
+    if (happened_) raise();
+  }
+  [[noreturn]] void raise() {
     const std::scoped_lock lock(mutex_);
     if (!std::exchange(is_reported_, true)) throw TransportError(reason_);
     throw TransportError(fmt::format("rank {}: this transport failed before: {}", rank_, reason_));

@@ -77,6 +77,17 @@ std::vector<P> StreamTransport::parcels(std::span<const Message> messages, std::
   return result;
 }
 
+/// Runs `fn`; when the device refuses, the other ranks must not wait for this one.
+template <typename Fn>
+void StreamTransport::poisoning(Fn&& fn) {
+  try {
+    fn();
+  } catch (const BackendError& error) {
+    engine_->fail(error.what());
+    throw;
+  }
+}
+
 std::int64_t StreamTransport::begin(std::span<const Message> sends, std::span<const Message> recvs,
                                     std::string_view label) {
   failure_.check();
@@ -99,7 +110,7 @@ std::int64_t StreamTransport::begin(std::span<const Message> sends, std::span<co
         parcel.bytes.append(static_cast<const char*>(message.data), static_cast<std::size_t>(message.bytes));
   num_sent_ = std::move(sent);
   num_expected_ = std::move(expected);
-  if (exchange->number > 0) enqueue_begin(*exchange);
+  if (exchange->number > 0) poisoning([&] { enqueue_begin(*exchange); });
   if (!exchange->sends.empty() || !exchange->recvs.empty()) engine_->begin(exchange);
   in_flight_.emplace(next_ticket_, exchange);
   return next_ticket_++;
@@ -153,7 +164,7 @@ void StreamTransport::copy_own(std::span<const Message> sends, std::span<const M
     check_sizes(rank_, rank_, label, sizes_of(recvs), sizes_of(sends));
   } catch (const TransportError& error) {
     engine_->fail(error.what());
-    failure_.check();
+    failure_.raise();
   }
   for (std::size_t i = 0; i < sends.size(); ++i) {
     if (sends[i].bytes == 0) continue;
@@ -181,7 +192,7 @@ void StreamTransport::wait(std::int64_t ticket) {
   const std::shared_ptr<Exchange> exchange = std::move(found->second);
   in_flight_.erase(found);
   device_.select();
-  if (exchange->number > 0) enqueue_wait(exchange);
+  if (exchange->number > 0) poisoning([&] { enqueue_wait(exchange); });
   finish_host(*exchange);
   for (const Incoming& parcel : exchange->recvs)
     for (const Message& message : parcel.messages) bytes_received_ += message.bytes;

@@ -89,6 +89,8 @@ class StreamTransport final : public Transport {
   [[nodiscard]] Place place_of(std::span<const Message> messages, std::string_view label) const;
   template <typename P>
   std::vector<P> parcels(std::span<const Message> messages, std::vector<Word>& counts, std::string_view label) const;
+  template <typename Fn>
+  void poisoning(Fn&& fn);
   void place_recvs(Exchange& exchange);
   [[nodiscard]] std::int64_t stage(std::int64_t bytes, const Exchange& exchange);
   void copy_own(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label);
