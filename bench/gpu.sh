@@ -2,9 +2,13 @@
 # SPDX-FileCopyrightText: 2026 The MARBLE authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# The GPU benchmarks, after a build with -DMARBLE_CUDA=ON -DMARBLE_BENCH=ON (make gpu-bench). Rows go to bench/results.
+# The GPU benchmarks, after a build with -DMARBLE_CUDA=ON -DMARBLE_BENCH=ON (make gpu-bench): speed and errors beside
+# their peers. Rows go to bench/results, with machine and commit; the tables in README.md and docs/kernels.md are made
+# from them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-python3 bench/gpu_attention.py --lib "${BUILD:-build/cuda}/bench/libmarble_gpu_bench.so" \
-  --out bench/results/gpu_attention.jsonl "$@"
+lib="${BUILD:-build/cuda}/bench/libmarble_gpu_bench.so"
+python3 bench/gpu_attention.py --lib "$lib" --out bench/results/gpu_attention.jsonl "$@"
+python3 bench/gpu_errors.py --lib "$lib" --out bench/results/gpu_errors.jsonl "$@"
+python3 bench/gpu_table.py

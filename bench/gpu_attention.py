@@ -3,12 +3,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention kernels on one GPU beside their peers, on the same random data and in one run.
 
-    gpu_attention.py --lib libmarble_gpu_bench.so [--out rows.jsonl] [--quick]
+    gpu_attention.py --lib libmarble_gpu_bench.so [--out rows.jsonl] [--quick] [--only TEXT]
 
-Each case times MARBLE, torch's SDPA (cuDNN and flash; dense and causal cases) and compiled FlexAttention with a
-prebuilt block mask (packed cases), interleaved call by call; figures are medians of device events. TFLOP/s count legal
-pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward. Outputs and gradients are compared with each
-other before anything is timed.
+Each case times MARBLE, torch's SDPA (cuDNN and flash) and FlashAttention-4 where it is installed (dense and causal
+cases), and compiled FlexAttention with a prebuilt block mask (packed cases), interleaved call by call; figures are
+medians of device events. Backward is the whole layer's: for MARBLE delta, zeroed sums, kernels and dQ's cast; also once
+with deterministic sums. TFLOP/s count legal pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward.
+Outputs and gradients are compared with each other before anything is timed.
 """
 
 import argparse
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 CAUSAL, FULL, NOISE = 0, 1, 2  # marble::Mode
+FLOPS = {"forward": 4, "backward": 10, "forward+backward": 14}  # per legal pair, query head and dimension
 HEADS = {64: (16, 16), 128: (32, 4), 256: (24, 4)}
 
 
@@ -82,19 +84,27 @@ class Marble:
             function.restype, function.argtypes = integer, [pointer]
         lib.marble_bench_positions.argtypes = [pointer] * 2
         lib.marble_bench_forward.argtypes = [pointer] * 6
-        lib.marble_bench_backward.argtypes = [pointer] * 10
+        lib.marble_bench_backward.argtypes = [pointer, ctypes.c_int32] + [pointer] * 9
+        lib.marble_bench_ring_errors.argtypes = (
+            [pointer] * 3 + [integer] * 2 + [ctypes.c_int32] * 4 + [ctypes.POINTER(ctypes.c_double)]
+        )
         self.lib = lib
 
-    def open(self, samples, window, heads, kv_heads, dim):
+    @staticmethod
+    def spans(samples):
+        """The arrays that describe a layout, to be kept while the library reads them."""
         spans = [span for sample in samples for span in sample]
         begin = [0]
         for sample in samples:
             begin.append(begin[-1] + len(sample))
-        arrays = [
+        return [
             torch.tensor([s[0] for s in spans], dtype=torch.int32),
             torch.tensor([s[1] for s in spans], dtype=torch.int64),
             torch.tensor(begin, dtype=torch.int64),
         ]
+
+    def open(self, samples, window, heads, kv_heads, dim):
+        arrays = self.spans(samples)
         problem = self.lib.marble_bench_open(
             *(a.data_ptr() for a in arrays), len(samples), window, heads, kv_heads, dim, dim**-0.5
         )
@@ -102,10 +112,59 @@ class Marble:
             raise RuntimeError(self.lib.marble_bench_error().decode())
         return problem
 
-    def run(self, direction, problem, *tensors):
-        function = getattr(self.lib, f"marble_bench_{direction}")
-        if function(problem, *(t.data_ptr() for t in tensors)):
+    def check(self, status):
+        if status:
             raise RuntimeError(self.lib.marble_bench_error().decode())
+
+    def ring_errors(self, samples, window, heads, kv_heads, dim, ring):
+        """Errors of out, dq, dk, dv against fp64: of a ring's ranks on this GPU, and of one rank."""
+        arrays = self.spans(samples)
+        errors = (ctypes.c_double * 8)()
+        self.check(
+            self.lib.marble_bench_ring_errors(
+                *(a.data_ptr() for a in arrays), len(samples), window, heads, kv_heads, dim, ring, errors
+            )
+        )
+        return list(errors[:4]), list(errors[4:])
+
+
+class Case:
+    """A layout's problem, and its tensors in the order in which the rank stores its rows."""
+
+    def __init__(self, marble, samples, window, heads, kv_heads, dim, inputs):
+        self.marble, self.tokens = marble, inputs[0].shape[2]
+        self.problem = marble.open(samples, window, heads, kv_heads, dim)
+        self.rows = marble.lib.marble_bench_rows(self.problem)
+        positions = torch.empty(self.tokens, dtype=torch.int64)
+        marble.lib.marble_bench_positions(self.problem, positions.data_ptr())
+        self.positions = positions.cuda()
+        self.q, self.k, self.v, self.dout = (self.placed(x) for x in inputs)
+        self.out, self.dq = torch.empty_like(self.q), torch.empty_like(self.q)
+        self.lse = torch.empty(self.rows, heads, device="cuda")
+        self.dk, self.dv = (torch.empty(self.k.shape, device="cuda") for _ in "kv")
+
+    def placed(self, x):
+        """[1, heads, tokens, dim] as the rank's rows; pads are zero."""
+        rows = torch.zeros(self.rows, x.shape[1], x.shape[3], device=x.device, dtype=x.dtype)
+        rows[: self.tokens] = x[0].transpose(0, 1)[self.positions]
+        return rows
+
+    def forward(self):
+        tensors = (self.q, self.k, self.v, self.out, self.lse)
+        self.marble.check(self.marble.lib.marble_bench_forward(self.problem, *(t.data_ptr() for t in tensors)))
+
+    def backward(self, deterministic=False):
+        tensors = (self.q, self.k, self.v, self.out, self.dout, self.lse, self.dq, self.dk, self.dv)
+        self.marble.check(
+            self.marble.lib.marble_bench_backward(self.problem, deterministic, *(t.data_ptr() for t in tensors))
+        )
+
+    def difference(self, mine, theirs):
+        theirs = self.placed(theirs).float()
+        return float((mine[: self.tokens].float() - theirs[: self.tokens]).norm() / theirs.norm())
+
+    def close(self):
+        self.marble.lib.marble_bench_close(self.problem)
 
 
 def sdpa(backend, causal, q, k, v):
@@ -129,7 +188,7 @@ def flex(samples, window, tokens, q, k, v):
 
     rows = torch.arange(tokens, device=q.device)
     pairs = sum(int(legal(0, 0, rows[c : c + 4096, None], rows[None, :]).sum()) for c in range(0, tokens, 4096))
-    mask = torch.compile(create_block_mask)(legal, None, None, tokens, tokens, device="cuda")
+    mask = create_block_mask(legal, None, None, tokens, tokens, device="cuda")
     compiled = torch.compile(flex_attention)
     return (lambda: compiled(q, k, v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])), pairs
 
@@ -149,73 +208,106 @@ def interleaved(calls, repeats):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def flash_attention_4(causal, q, k, v):
+    """None where it is not installed."""
+    try:
+        from flash_attn.cute import flash_attn_func
+    except ImportError:
+        return None
+    rows = [x.transpose(1, 2) for x in (q, k, v)]
+
+    def call():
+        out = flash_attn_func(*rows, causal=causal)
+        return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
+
+    return call
+
+
+def peers(samples, window, tokens, q, k, v):
+    """Calls of q, k and v by name, and the number of legal pairs."""
+    if len(samples) > 1 or len(samples[0]) > 1 or window:
+        call, pairs = flex(samples, window, tokens, q, k, v)
+        return {"flex": call}, pairs
+    causal = samples[0][0][0] == CAUSAL
+    calls = {
+        "cudnn": sdpa(SDPBackend.CUDNN_ATTENTION, causal, q, k, v),
+        "flash": sdpa(SDPBackend.FLASH_ATTENTION, causal, q, k, v),
+        "flash-4": flash_attention_4(causal, q, k, v),
+    }
+    pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
+    return {name: call for name, call in calls.items() if call is not None}, pairs
+
+
+def differentiated(call, inputs, dout):
+    """Backward of a peer's call, its forward run once; and both in turn."""
+    with torch.enable_grad():
+        output = call()
+
+    def forward_backward():
+        with torch.enable_grad():
+            return torch.autograd.grad(call(), inputs, dout)
+
+    return (lambda: torch.autograd.grad(output, inputs, dout, retain_graph=True)), forward_backward
+
+
+def compare(name, case, calls, backwards):
+    case.forward()
+    case.backward()
+    for peer, call in calls.items():
+        with torch.no_grad():
+            error = case.difference(case.out, call())
+        if not error < 0.01:
+            sys.exit(f"{name}: output differs from {peer}'s by {error:.3g}")
+        for gradient, mine, theirs in zip("qkv", (case.dq, case.dk, case.dv), backwards[peer]()):
+            error = case.difference(mine, theirs)
+            if not error < 0.02:
+                sys.exit(f"{name}: d{gradient} differs from {peer}'s by {error:.3g}")
+
+
 def run_case(marble, name, samples, window, dim, repeats):
     heads, kv_heads = HEADS[dim]
     tokens = sum(length for sample in samples for _, length in sample)
-    problem = marble.open(samples, window, heads, kv_heads, dim)
-    rows = marble.lib.marble_bench_rows(problem)
-    positions = torch.empty(tokens, dtype=torch.int64)
-    marble.lib.marble_bench_positions(problem, positions.data_ptr())
-    positions = positions.cuda()
 
     def random(h):
         return torch.randn(1, h, tokens, dim, device="cuda", dtype=torch.bfloat16)
 
     q, k, v, dout = random(heads), random(kv_heads), random(kv_heads), random(heads)
+    case = Case(marble, samples, window, heads, kv_heads, dim, (q, k, v, dout))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    calls, pairs = peers(samples, window, tokens, q, k, v)
+    backwards, both = {}, {}
+    for peer, call in calls.items():
+        backwards[peer], both[peer] = differentiated(call, leaves, dout)
+    compare(name, case, calls, backwards)
 
-    def placed(x):
-        out = torch.zeros(rows, x.shape[1], dim, device="cuda", dtype=torch.bfloat16)
-        out[:tokens] = x[0].transpose(0, 1)[positions]
-        return out
+    def without_gradients(call):
+        def run():
+            with torch.no_grad():
+                call()
 
-    ours = [placed(x) for x in (q, k, v)]
-    out, lse = torch.empty_like(ours[0]), torch.empty(rows, heads, device="cuda")
-    dq, dk, dv = torch.empty_like(ours[0]), *(torch.empty(ours[1].shape, device="cuda") for _ in "kv")
-    placed_dout = placed(dout)
-    calls = {"marble": lambda: marble.run("forward", problem, *ours, out, lse)}
-    if len(samples) == 1 and len(samples[0]) == 1:
-        causal = samples[0][0][0] == CAUSAL
-        pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
-        calls["cudnn"] = sdpa(SDPBackend.CUDNN_ATTENTION, causal, q, k, v)
-        calls["flash"] = sdpa(SDPBackend.FLASH_ATTENTION, causal, q, k, v)
-    else:
-        calls["flex"], pairs = flex(samples, window, tokens, q, k, v)
+        return run
 
-    calls["marble"]()
-    for peer in [c for c in calls if c != "marble"]:
-        theirs = calls[peer]()[0].transpose(0, 1)[positions].float()
-        error = float((out[:tokens].float() - theirs).norm() / theirs.norm())
-        if not error < 0.01:
-            sys.exit(f"{name}: output differs from {peer}'s by {error:.3g}")
-    tiles = marble.lib.marble_bench_tiles(problem) * 128 * 128
-    case = (name, heads, kv_heads, dim, tokens, window, pairs, tiles)
-    result = case_rows(case, "forward", 4, interleaved(calls, repeats))
-    backward = {
-        "marble": lambda: marble.run("backward", problem, *ours, out, placed_dout, lse, dq, dk, dv),
-        **{peer: differentiated(calls[peer], (q, k, v), dout) for peer in calls if peer != "marble"},
+    timed = {
+        "forward": {"marble": case.forward, **{peer: without_gradients(call) for peer, call in calls.items()}},
+        "backward": {
+            "marble": case.backward,
+            "marble deterministic": lambda: case.backward(deterministic=True),
+            **backwards,
+        },
+        "forward+backward": {"marble": lambda: (case.forward(), case.backward()), **both},
     }
-    backward["marble"]()
-    for peer in [c for c in backward if c != "marble"]:
-        for mine, theirs in zip((dq, dk, dv), backward[peer]()):
-            theirs = theirs[0].transpose(0, 1)[positions].float()
-            error = float((mine[:tokens].float() - theirs).norm() / theirs.norm())
-            if not error < 0.02:
-                sys.exit(f"{name}: a gradient differs from {peer}'s by {error:.3g}")
-    result += case_rows(case, "backward", 10, interleaved(backward, repeats))
-    marble.lib.marble_bench_close(problem)
+    tiles = marble.lib.marble_bench_tiles(case.problem) * 128 * 128
+    shape = (name, heads, kv_heads, dim, tokens, window, pairs, tiles)
+    result = []
+    for direction, systems in timed.items():
+        result += case_rows(shape, direction, interleaved(systems, repeats))
+    case.close()
     return result
 
 
-def differentiated(call, inputs, dout):
-    """The backward pass of a peer's call, its forward pass run once."""
-    leaves = [x.requires_grad_() for x in inputs]
-    with torch.enable_grad():
-        output = call()
-    return lambda: torch.autograd.grad(output, leaves, dout, retain_graph=True)
-
-
-def case_rows(case, direction, flops, times):
-    name, heads, kv_heads, dim, tokens, window, pairs, tiles = case
+def case_rows(shape, direction, times):
+    name, heads, kv_heads, dim, tokens, window, pairs, tiles = shape
+    flops = FLOPS[direction] * dim * heads
     result = []
     for system, ms in times.items():
         row = {
@@ -229,10 +321,10 @@ def case_rows(case, direction, flops, times):
             "window": window,
             "density": round(pairs / tokens**2, 4),
             "ms": round(ms, 4),
-            "tflops": round(flops * dim * heads * pairs / ms / 1e9, 1),
+            "tflops": round(flops * pairs / ms / 1e9, 1),
         }
-        if system == "marble":
-            row["tile_tflops"] = round(flops * dim * heads * tiles / ms / 1e9, 1)
+        if system.startswith("marble"):
+            row["tile_tflops"] = round(flops * tiles / ms / 1e9, 1)
         result.append(row)
     return result
 
@@ -253,40 +345,57 @@ def command_output(*command):
     return done.stdout.strip() or "unknown"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_common_arguments(parser):
     parser.add_argument("--lib", required=True)
-    parser.add_argument("--out")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--out", help="JSON lines")
     parser.add_argument("--quick", action="store_true", help="fewer cases")
     parser.add_argument("--commit", default=command_output("git", "rev-parse", "--short", "HEAD"))
-    arguments = parser.parse_args()
-    versions = f"CUDA {torch.version.cuda}, torch {torch.__version__.split('+')[0]}"
-    about = {
-        "machine": f"{torch.cuda.get_device_name()}, {versions}",
+
+
+def about(arguments):
+    """What every row says of where it was measured."""
+    script = "bench/" + pathlib.Path(sys.argv[0]).name
+    return {
+        "machine": f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}, torch "
+        + torch.__version__.split("+")[0],
         "cudnn": torch.backends.cudnn.version(),
         "commit": arguments.commit,
         "date": datetime.date.today().isoformat(),
-        "command": "bench/gpu_attention.py" + (" --quick" if arguments.quick else ""),
+        "command": script + (" --quick" if arguments.quick else ""),
     }
+
+
+def write_rows(arguments, rows):
+    """The rows so far."""
+    if arguments.out:
+        pathlib.Path(arguments.out).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_common_arguments(parser)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", default="", help="cases whose name holds this text")
+    arguments = parser.parse_args()
     marble = Marble(arguments.lib)
     rows = []
     for name, samples, window, dim in cases(arguments.quick):
+        if arguments.only not in f"{name} d{dim}":
+            continue
         found = run_case(marble, name, samples, window, dim, arguments.repeats)
-        rows += [{**row, **about} for row in found]
-        for direction in ("forward", "backward"):
-            ours, *peers = (row for row in found if row["direction"] == direction)
+        rows += [{**row, **about(arguments)} for row in found]
+        for direction in FLOPS:
+            ours, *others = (row for row in found if row["direction"] == direction)
             print(
-                f"{name:28s} d{dim:<4d} {direction:8s} marble {ours['tflops']:6.1f} "
+                f"{name:28s} d{dim:<4d} {direction:16s} marble {ours['tflops']:6.1f} "
                 f"(tiles {ours['tile_tflops']:6.1f})  "
                 + "  ".join(
-                    f"{row['system']} {row['tflops']:6.1f} (x{ours['tflops'] / row['tflops']:.2f})" for row in peers
+                    f"{row['system']} {row['tflops']:6.1f} (x{ours['tflops'] / row['tflops']:.2f})" for row in others
                 ),
                 flush=True,
             )
         torch.cuda.empty_cache()
-    if arguments.out:
-        pathlib.Path(arguments.out).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_rows(arguments, rows)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include "marble/cuda.hpp"
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
+#include "marble/verify.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -38,6 +39,27 @@ std::string& last_error() {
   return message;
 }
 
+Layout layout_of_spans(const std::int32_t* modes, const std::int64_t* lengths, const std::int64_t* sample_begin,
+                       std::int64_t num_samples) {
+  Layout layout;
+  for (std::int64_t s = 0; s < num_samples; ++s) {
+    std::vector<Span> sample;
+    for (std::int64_t i = sample_begin[s]; i < sample_begin[s + 1]; ++i)
+      sample.push_back({static_cast<Mode>(modes[i]), lengths[i]});
+    layout.add_sample(sample);
+  }
+  return layout;
+}
+
+Model one_layer(std::int64_t window, std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim) {
+  Model model;
+  model.heads = heads;
+  model.kv_heads = kv_heads;
+  model.head_dim = head_dim;
+  model.layers = {LayerKind{{window, false}, 1}};
+  return model;
+}
+
 std::unique_ptr<Problem> open(const Layout& layout, const Model& model, DType dtype, const AttentionOptions& options) {
   auto problem = std::make_unique<Problem>();
   problem->plan = make_plan(layout, model, Mesh{});
@@ -68,9 +90,11 @@ void forward(Problem& problem, void* q, void* k, void* v, void* out, void* lse) 
 }
 
 /// What a training step pays for a layer: delta, zeroed sums, the works, and dQ's cast.
-void backward(Problem& problem, void* q, void* k, void* v, void* out, void* dout, void* lse, void* dq, void* dk,
-              void* dv) {
+void backward(Problem& problem, bool deterministic, void* q, void* k, void* v, void* out, void* dout, void* lse,
+              void* dq, void* dk, void* dv) {
   Backend& backend = *problem.backend;
+  AttentionOptions options = problem.options;
+  options.deterministic = deterministic;
   const RankPlanHeader& header = problem.rank_plan.header();
   const auto view = [&](void* data, DType dtype, std::int32_t heads, std::int32_t dim) {
     return dense_view(data, dtype, header.rows, heads, dim);
@@ -95,7 +119,7 @@ void backward(Problem& problem, void* q, void* k, void* v, void* out, void* dout
   backend.zero(dk, tensors.dk.bytes());
   backend.zero(dv, tensors.dv.bytes());
   for (const Step& step : problem.rank_plan.backward_steps())
-    if (step.work >= 0) backend.backward(*problem.bound, step.work, tensors, problem.options);
+    if (step.work >= 0) backend.backward(*problem.bound, step.work, tensors, options);
   backend.finish_dq(problem.rank_plan, problem.dq_accumulator, io(dq, header.heads));
 }
 
@@ -114,24 +138,39 @@ void* marble_bench_open(const std::int32_t* modes, const std::int64_t* lengths, 
                         std::int64_t num_samples, std::int64_t window, std::int32_t heads, std::int32_t kv_heads,
                         std::int32_t head_dim, double softmax_scale) {
   try {
-    marble::Layout layout;
-    for (std::int64_t s = 0; s < num_samples; ++s) {
-      std::vector<marble::Span> sample;
-      for (std::int64_t i = sample_begin[s]; i < sample_begin[s + 1]; ++i)
-        sample.push_back({static_cast<marble::Mode>(modes[i]), lengths[i]});
-      layout.add_sample(sample);
-    }
-    marble::Model model;
-    model.heads = heads;
-    model.kv_heads = kv_heads;
-    model.head_dim = head_dim;
-    model.layers = {marble::LayerKind{{window, false}, 1}};
-    marble::AttentionOptions options;
-    options.softmax_scale = softmax_scale;
-    return marble::open(layout, model, marble::DType::bf16, options).release();
+    return marble::open(marble::layout_of_spans(modes, lengths, sample_begin, num_samples),
+                        marble::one_layer(window, heads, kv_heads, head_dim), marble::DType::bf16,
+                        {.softmax_scale = softmax_scale})
+        .release();
   } catch (const std::exception& error) {
     marble::last_error() = error.what();
     return nullptr;
+  }
+}
+
+/// Relative errors of out, dq, dk and dv against dense fp64: of `ring` ranks that share this GPU and carry state from
+/// step to step, then of one rank in one call. 0, or 1 on failure (marble_bench_error).
+int marble_bench_ring_errors(const std::int32_t* modes, const std::int64_t* lengths, const std::int64_t* sample_begin,
+                             std::int64_t num_samples, std::int64_t window, std::int32_t heads, std::int32_t kv_heads,
+                             std::int32_t head_dim, std::int32_t ring, double* errors) {
+  try {
+    marble::VerifyOptions options;
+    options.dtype = marble::DType::bf16;
+    options.plan.strategy = marble::Strategy::ring;
+    options.reference_gpu = 0;
+    options.backend = [](int threads) { return marble::make_backend("cuda", 0, threads); };
+    const marble::VerifyResult result =
+        marble::verify_local(marble::layout_of_spans(modes, lengths, sample_begin, num_samples),
+                             marble::one_layer(window, heads, kv_heads, head_dim), marble::Mesh{.ring = ring}, options);
+    for (const marble::VerifyError& error : {result.out, result.dq, result.dk, result.dv}) {
+      errors[0] = error.error;
+      errors[4] = error.single_rank_error;
+      ++errors;
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    marble::last_error() = error.what();
+    return 1;
   }
 }
 
@@ -169,10 +208,10 @@ int marble_bench_forward(void* problem, void* q, void* k, void* v, void* out, vo
 }
 
 /// The same for a backward pass; dk and dv are fp32 and overwritten.
-int marble_bench_backward(void* problem, void* q, void* k, void* v, void* out, void* dout, void* lse, void* dq,
-                          void* dk, void* dv) {
+int marble_bench_backward(void* problem, std::int32_t deterministic, void* q, void* k, void* v, void* out, void* dout,
+                          void* lse, void* dq, void* dk, void* dv) {
   try {
-    marble::backward(*static_cast<marble::Problem*>(problem), q, k, v, out, dout, lse, dq, dk, dv);
+    marble::backward(*static_cast<marble::Problem*>(problem), deterministic != 0, q, k, v, out, dout, lse, dq, dk, dv);
     return 0;
   } catch (const std::exception& error) {
     marble::last_error() = error.what();
