@@ -47,6 +47,7 @@ struct Job {
   Model model;
   Mesh mesh;
   VerifyOptions options;
+  std::string transport = "local";  // how it moves bytes
 };
 
 /// The plan's model, mesh and choices; planning again from them must give the plan in the file.
@@ -107,6 +108,7 @@ std::unique_ptr<Transport> make_transport(const Flags& flags, Job& job) {
   require(transport->num_ranks() == job.mesh.num_ranks(),
           "{} processes were started but the mesh has {} ranks; use --ring", transport->num_ranks(),
           job.mesh.num_ranks());
+  job.transport = transport->describe();
   if (is_nccl) {
     job.options.reference_gpu = options.device;
     job.options.backend = [device = options.device](int) { return make_cuda_backend(device, nullptr); };
@@ -216,6 +218,7 @@ void print_document(const Job& job, const std::vector<VerifyResult>& results) {
   document["softmax_scale"] = job.options.attention.softmax_scale;
   document["softcap"] = job.options.attention.softcap;
   document["dtype"] = to_string(job.options.dtype);
+  document["transport"] = job.transport;
   document["layers"] = layers;
   print_json(document);
 }
@@ -241,6 +244,7 @@ void print_report(const Job& job, const std::vector<VerifyResult>& results) {
       "ring {} x ulysses {}, {}/{} heads of {}, {}; relative errors against dense fp64 (lse: largest absolute)\n",
       job.mesh.ring, job.mesh.ulysses, job.model.heads, job.model.kv_heads, job.model.head_dim,
       to_string(job.options.dtype));
+  fmt::print("transport {}\n", job.transport);
   for (std::size_t layer = 0; layer < results.size(); ++layer) {
     print_layer(job, job.model.layers[layer], results[layer]);
   }
