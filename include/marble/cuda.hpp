@@ -3,10 +3,11 @@
 #pragma once
 
 // The CUDA backend: NVIDIA GPUs from compute capability 8.0 on, with kernels of their own for Hopper (9.0). Everything
-// is asked for on one stream, and nothing but `copy_to_host`, `bind` and `synchronize` waits. Same plan, same bits.
+// is asked for on one stream, and nothing but `copy_to_host` and `synchronize` waits. Same plan, same bits.
 
 #include "marble/backend.hpp"
 
+#include <cstdint>
 #include <memory>
 
 namespace marble {
@@ -20,7 +21,19 @@ namespace marble {
 /// On device `device`, with a stream of its own, so that ranks as threads share a GPU. Throws InvalidArgument when this
 /// library was built without CUDA or there is no such device, BackendError when the device cannot be used.
 [[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device = 0);
-/// On `stream`, a cudaStream_t that outlives the backend; null is the device's default stream.
-[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device, void* stream);
+/// Where a backend takes memory of its device, for applications with an allocator of their own. Calls come in the order
+/// of the backend's stream: memory given back may serve what the stream is asked for afterwards.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+  /// At least 256-byte aligned.
+  [[nodiscard]] virtual void* allocate(std::int64_t bytes) = 0;
+  virtual void free(void* data) noexcept = 0;
+};
+
+/// On `stream`, a cudaStream_t that outlives the backend; null is the device's default stream. `memory` serves the
+/// backend and the plans bound to it; null is the device's own.
+[[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device, void* stream,
+                                                         std::unique_ptr<DeviceMemory> memory = nullptr);
 
 }  // namespace marble

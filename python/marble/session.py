@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from marble import _native
-from marble.backend import Workspace, make_backend
+from marble.backend import make_backend
 from marble.groups import SOLO, choice_of, group_of, notices_of, peers_of, refuse_call, session_of
 from marble.own_transport import make_own_transport
 from marble.transport import DevicePeers
@@ -36,8 +36,7 @@ class Session:
         self._name = group
         self._choice = choice_of(group)
         self._notices = None if group == SOLO else notices_of(group)
-        self._workspace = Workspace(device)
-        self._backend = make_backend(device, stream, self._workspace)
+        self._backend = make_backend(device, stream)
         self._has_own_transport = False
         self._transport = self._make_transport(stream)
         self._bound: dict[object, OrderedDict[object, _native.Attention]] = {}

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exactness: attention through the Python interface against dense masked attention."""
 
-import gc
-
 import marble
 import pytest
 import torch
@@ -166,17 +164,3 @@ def test_softmax_scale_is_honoured():
     q, k, v = (torch.randn(40, heads, 16) for heads in (2, 1, 1))
     out = plan.unshard(marble.attention(*(plan.shard(x) for x in (q, k, v)), plan, softmax_scale=0.3))
     assert relative_error(out, dense_attention(q, k, v, dense_mask(layout), 0.3)[0]) < 1e-5
-
-
-def test_workspace_is_pytorchs_and_given_back():
-    from marble.groups import session_of
-
-    marble.forget_group()
-    _, plan = _solo(MIXED)
-    q, k = torch.randn(plan.rows, 2, 16), torch.randn(plan.rows, 1, 16)
-    marble.attention(q, k, k, plan)
-    workspace = session_of("", q.device)._workspace
-    assert workspace.lent_bytes() > 0
-    marble.forget_group()
-    gc.collect()
-    assert workspace.lent_bytes() == 0

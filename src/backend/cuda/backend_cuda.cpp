@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 namespace marble::cuda {
 namespace {
@@ -107,7 +108,9 @@ ForwardParams make_params(const CudaBoundPlan& bound, std::int32_t index, const 
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels) : device_(device) {
+CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels,
+                         std::unique_ptr<DeviceMemory> memory)
+    : device_(device), memory_(memory ? std::move(memory) : std::make_unique<OwnMemory>()) {
   int count = 0;
   check_cuda(cudaGetDeviceCount(&count), "looking for GPUs");
   require(device >= 0 && device < count, "device {} is not one of the {} GPUs", device, count);
@@ -125,7 +128,8 @@ CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels
                                    device, properties.name, properties.major, properties.minor));
   num_multiprocessors_ = properties.multiProcessorCount;
   is_hopper_ = kernels == Kernels::best && properties.major == 9 && properties.minor == 0;
-  counter_ = DeviceBuffer(sizeof(std::int32_t));
+  uploads_.emplace(stream_, *memory_);
+  counter_ = uploads_->allocate(sizeof(std::int32_t));
 }
 
 void CudaBackend::select_device() const {
@@ -147,7 +151,7 @@ void CudaBackend::check_supported(const RankPlan& plan, DType dtype, const Atten
 
 std::unique_ptr<BoundPlan> CudaBackend::bind(const RankPlan& plan) {
   select_device();
-  return std::make_unique<CudaBoundPlan>(plan, num_multiprocessors_, stream_);
+  return std::make_unique<CudaBoundPlan>(plan, num_multiprocessors_, *uploads_);
 }
 
 std::int64_t CudaBackend::state_bytes(const RankPlan& plan) const {
@@ -166,14 +170,11 @@ std::int64_t CudaBackend::dq_accumulator_bytes(const RankPlan& plan) const {
 
 void* CudaBackend::allocate(std::int64_t bytes) {
   select_device();
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
-  if (status != cudaSuccess) check_cuda(status, fmt::format("allocating {} bytes on the GPU", bytes));
-  return data;
+  return memory_->allocate(bytes);
 }
 
 void CudaBackend::free(void* data) noexcept {
-  cudaFree(data);
+  memory_->free(data);
 }
 
 void CudaBackend::copy_from_host(void* target, const void* source, std::int64_t bytes) {
@@ -279,8 +280,9 @@ std::unique_ptr<Backend> make_cuda_backend(int device) {
   return std::make_unique<cuda::CudaBackend>(device, std::nullopt);
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int device, void* stream) {
-  return std::make_unique<cuda::CudaBackend>(device, static_cast<cudaStream_t>(stream));
+std::unique_ptr<Backend> make_cuda_backend(int device, void* stream, std::unique_ptr<DeviceMemory> memory) {
+  return std::make_unique<cuda::CudaBackend>(device, static_cast<cudaStream_t>(stream), cuda::Kernels::best,
+                                             std::move(memory));
 }
 
 }  // namespace marble

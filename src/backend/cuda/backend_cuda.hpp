@@ -16,8 +16,9 @@ enum class Kernels { best, plain };
 
 class CudaBackend final : public Backend {
  public:
-  /// Without a stream: on one of its own.
-  CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels = Kernels::best);
+  /// Without a stream, on one of its own; without memory, with the device's.
+  CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels = Kernels::best,
+              std::unique_ptr<DeviceMemory> memory = nullptr);
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   void check_supported(const RankPlan& plan, DType dtype, const AttentionOptions& options) const override;
@@ -59,6 +60,8 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   int num_multiprocessors_ = 0;
   bool is_hopper_ = false;
+  std::unique_ptr<DeviceMemory> memory_;
+  std::optional<Uploads> uploads_;
   DeviceBuffer counter_;  // of the launch in flight; launches on one stream never overlap
   std::int64_t tiles_computed_ = 0;
 };

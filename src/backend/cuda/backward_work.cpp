@@ -69,7 +69,7 @@ int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const
 /// The planned order of a work, its counters reset.
 PlannedOrder plan_order(const CudaBoundPlan& bound, std::int32_t index, const DqLayout& layout, float* accumulator,
                         cudaStream_t stream) {
-  const BoundRanks& ranks = bound.backward_ranks(index, stream);
+  const BoundRanks& ranks = bound.backward_ranks(index);
   auto* const turns = reinterpret_cast<std::int32_t*>(accumulator);
   check_cuda(cudaMemsetAsync(turns + layout.query_turns, 0,
                              static_cast<std::size_t>(layout.size - layout.query_turns) * sizeof(std::int32_t), stream),

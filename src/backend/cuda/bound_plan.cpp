@@ -15,15 +15,6 @@ namespace marble::cuda {
 namespace {
 
 template <typename T>
-DeviceBuffer upload(std::span<const T> values, cudaStream_t stream) {
-  DeviceBuffer buffer(static_cast<std::int64_t>(values.size_bytes()));
-  if (!values.empty())
-    check_cuda(cudaMemcpyAsync(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice, stream),
-               "uploading a rank plan");
-  return buffer;
-}
-
-template <typename T>
 std::span<const T> slice(std::span<const T> values, const SectionRange& range) {
   return values.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
 }
@@ -135,18 +126,6 @@ void check_positions(std::span<const Segment> segments) {
 
 }  // namespace
 
-DeviceBuffer::DeviceBuffer(std::int64_t bytes) {
-  if (bytes == 0) return;
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, static_cast<std::size_t>(bytes));
-  if (status != cudaSuccess) check_cuda(status, fmt::format("allocating {} bytes on the GPU", bytes));
-  data_.reset(data);
-}
-
-void DeviceBuffer::Free::operator()(void* data) const noexcept {
-  cudaFree(data);
-}
-
 int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocessors) {
   constexpr int kFewestTiles = 8;  // a split shorter than this costs more in its merge than it saves
   const auto items = slice(plan.items(), work.forward_items);
@@ -158,29 +137,29 @@ int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocesso
   return std::clamp(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
 }
 
-const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index, cudaStream_t stream) const {
+const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index) const {
   const auto [place, is_new] = backward_ranks_.try_emplace(index);
   if (is_new) {
     const Work& work = plan_.works()[static_cast<std::size_t>(index)];
     const PlannedRanks planned =
         planned_ranks(slice(plan_.items(), work.backward_items), plan_.runs(), num_blocks(plan_.header().query_rows));
-    place->second = {upload(std::span<const std::int32_t>(planned.ranks), stream),
-                     upload(std::span<const std::int64_t>(planned.item_begin), stream)};
-    check_cuda(cudaStreamSynchronize(stream), "uploading the planned order of a backward work");
+    place->second = {uploads_.upload(std::span<const std::int32_t>(planned.ranks)),
+                     uploads_.upload(std::span<const std::int64_t>(planned.item_begin))};
   }
   return place->second;
 }
 
-CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cudaStream_t stream) : plan_(plan) {
+CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uploads& uploads)
+    : uploads_(uploads), plan_(plan) {
   const RankPlanHeader& header = plan_.header();
   require(header.query_rows <= std::numeric_limits<std::int32_t>::max(),
           "{} query rows are not supported by the cuda backend; the limit is 2^31 - 1", header.query_rows);
   const WalkedLists lists = walked_lists(plan_);
-  items_ = upload(std::span<const Item>(lists.items), stream);
-  runs_ = upload(std::span<const Run>(lists.runs), stream);
-  head_map_ = upload(plan_.head_map(), stream);
+  items_ = uploads_.upload(std::span<const Item>(lists.items));
+  runs_ = uploads_.upload(std::span<const Run>(lists.runs));
+  head_map_ = uploads_.upload(plan_.head_map());
   const std::vector<std::int32_t> groups = groups_of(plan_);
-  groups_ = upload(std::span<const std::int32_t>(groups), stream);
+  groups_ = uploads_.upload(std::span<const std::int32_t>(groups));
   for (const Work& work : plan_.works()) {
     BoundWork& bound = works_.emplace_back();
     require(work.key_rows <= std::numeric_limits<std::int32_t>::max(),
@@ -189,28 +168,29 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cuda
     const KeyExtent extent = key_extent(plan_, work);
     bound.valid_key_rows = extent.valid_rows;
     bound.num_gaps = static_cast<std::int32_t>(extent.gaps.size());
-    bound.gaps = expansions_.emplace_back(upload(std::span<const RowGap>(extent.gaps), stream)).as<RowGap>();
+    bound.gaps = expansions_.emplace_back(uploads_.upload(std::span<const RowGap>(extent.gaps))).as<RowGap>();
     bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
     bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
     const std::vector<std::int32_t> key_order = key_order_of(plan_, work);
     bound.key_order =
-        expansions_.emplace_back(upload(std::span<const std::int32_t>(key_order), stream)).as<std::int32_t>();
+        expansions_.emplace_back(uploads_.upload(std::span<const std::int32_t>(key_order))).as<std::int32_t>();
     bound.num_splits = forward_splits(plan_, work, num_multiprocessors);
   }
-  expand(stream);
+  expand();
 }
 
-void CudaBoundPlan::expand(cudaStream_t stream) {
-  const DeviceBuffer segments = upload(plan_.segments(), stream);
-  const DeviceBuffer query_segments = upload(plan_.query_segments(), stream);
-  const DeviceBuffer rules = upload(plan_.rules(), stream);
+void CudaBoundPlan::expand() {
+  const cudaStream_t stream = uploads_.stream();
+  const DeviceBuffer segments = uploads_.upload(plan_.segments());
+  const DeviceBuffer query_segments = uploads_.upload(plan_.query_segments());
+  const DeviceBuffer rules = uploads_.upload(plan_.rules());
   const auto num_query_segments = static_cast<std::int64_t>(plan_.query_segments().size());
   const bool uses_tracks = plan_.header().uses_tracks != 0;
   if (uses_tracks) {
     check_positions(plan_.query_segments());
     check_positions(plan_.segments());
     const std::int64_t rows = num_blocks(plan_.header().query_rows) * kBlock;
-    query_tracks_ = DeviceBuffer(rows * std::int64_t{sizeof(RowTracks)});
+    query_tracks_ = uploads_.allocate(rows * std::int64_t{sizeof(RowTracks)});
     expand_tracks(query_segments.as<Segment>(), num_query_segments, rows, query_tracks_.as<RowTracks>(), stream);
   }
   for (std::size_t i = 0; i < works_.size(); ++i) {
@@ -219,19 +199,20 @@ void CudaBoundPlan::expand(cudaStream_t stream) {
     const Segment* key_segments = segments.as<Segment>() + work.key_segments.begin;
     const std::int64_t rows = num_blocks(work.key_rows) * kBlock;
     if (uses_tracks) {
-      auto* tracks = expansions_.emplace_back(rows * std::int64_t{sizeof(RowTracks)}).as<RowTracks>();
+      auto* tracks =
+          expansions_.emplace_back(uploads_.allocate(rows * std::int64_t{sizeof(RowTracks)})).as<RowTracks>();
       expand_tracks(key_segments, work.key_segments.size(), rows, tracks, stream);
       visibility.key_tracks = tracks;
       visibility.query_tracks = query_tracks_.as<RowTracks>();
     } else {
-      auto* intervals = expansions_.emplace_back(rows * std::int64_t{sizeof(RowInterval)}).as<RowInterval>();
+      auto* intervals =
+          expansions_.emplace_back(uploads_.allocate(rows * std::int64_t{sizeof(RowInterval)})).as<RowInterval>();
       expand_intervals(key_segments, work.key_segments.size(), rules.as<VisibleRule>(), query_segments.as<Segment>(),
                        num_query_segments, rows, intervals, stream);
       visibility.key_intervals = intervals;
     }
   }
-  // The uploaded segments go out of scope here.
-  check_cuda(cudaStreamSynchronize(stream), "binding a rank plan");
+  // The uploaded segments are given back here, in the order of the stream.
 }
 
 }  // namespace marble::cuda

@@ -4,6 +4,7 @@
 
 // A rank plan made ready for a GPU: its arrays uploaded, and what partial blocks are tested against expanded there.
 
+#include "backend/cuda/device_memory.hpp"
 #include "backend/cuda/params.hpp"
 
 #include "marble/backend.hpp"
@@ -15,25 +16,6 @@
 #include <vector>
 
 namespace marble::cuda {
-
-/// Device memory that frees itself.
-class DeviceBuffer {
- public:
-  DeviceBuffer() = default;
-  explicit DeviceBuffer(std::int64_t bytes);
-
-  [[nodiscard]] void* data() const { return data_.get(); }
-  template <typename T>
-  [[nodiscard]] T* as() const {
-    return static_cast<T*>(data_.get());
-  }
-
- private:
-  struct Free {
-    void operator()(void* data) const noexcept;
-  };
-  std::unique_ptr<void, Free> data_;
-};
 
 /// Pads before the last valid row: [begin, end).
 struct RowGap {
@@ -58,23 +40,24 @@ struct BoundRanks {
 
 class CudaBoundPlan final : public BoundPlan {
  public:
-  /// Uploads and expands on `stream`, and waits for it.
-  CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, cudaStream_t stream);
+  /// `uploads` must outlive it.
+  CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uploads& uploads);
 
   [[nodiscard]] const RankPlan& plan() const { return plan_; }
   [[nodiscard]] const BoundWork& work(std::int32_t index) const { return works_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] const Item* items() const { return items_.as<Item>(); }
   [[nodiscard]] const Run* runs() const { return runs_.as<Run>(); }
   [[nodiscard]] const std::int32_t* head_map() const { return head_map_.as<std::int32_t>(); }
-  /// The planned order of a work's backward items; `stream` uploads it when it is first asked for.
-  [[nodiscard]] const BoundRanks& backward_ranks(std::int32_t index, cudaStream_t stream) const;
+  /// The planned order of a work's backward items, uploaded when it is first asked for.
+  [[nodiscard]] const BoundRanks& backward_ranks(std::int32_t index) const;
   /// The head map turned round: query heads in the order of their key heads, and where each key head's begin.
   [[nodiscard]] const std::int32_t* group_begin() const { return groups_.as<std::int32_t>(); }
   [[nodiscard]] const std::int32_t* group_heads() const { return group_begin() + plan_.header().local_kv_heads + 1; }
 
  private:
-  void expand(cudaStream_t stream);
+  void expand();
 
+  Uploads& uploads_;
   RankPlan plan_;
   DeviceBuffer items_, runs_, head_map_, groups_, query_tracks_;
   std::vector<DeviceBuffer> expansions_;
