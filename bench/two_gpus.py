@@ -37,12 +37,12 @@ MARBLE_MODES = ["auto", "ring", "alltoall", "ulysses"]
 CASES = [
     Case("causal 64k 32/4", "causal", 65536, 32, 4),
     Case("causal 64k 32/32", "causal", 65536, 32, 32),
-    Case("causal 128k 32/4", "causal", 131072, 32, 4),
-    Case("causal 256k 32/4", "causal", 262144, 32, 4),
     Case("documents 128k", "qwen3vl-docs", 131072, 32, 4),
     Case("window 1024, 128k", "gemma3-docs", 131072, 32, 16, window=1024),
     Case("noise 128k", "bagel-mix", 131072, 28, 4),
     Case("groups 128k", "molmo2-sft", 131072, 32, 8),
+    Case("causal 128k 32/4", "causal", 131072, 32, 4),
+    Case("causal 256k 32/4", "causal", 262144, 32, 4),
 ]
 
 
@@ -255,7 +255,7 @@ class Bench:
         calls = {"one": systems[0].layer if dist.get_rank() == 0 else lambda: None}
         if self.group is not None:
             calls["all"] = systems[1].layer
-        times = interleaved(calls, 2)
+        times = interleaved(calls, max(1, self.arguments.repeats // 2))
         speedup = round(times["one"] / times["all"], 3) if "all" in times else None
         self.row(case, systems[-1], status="scaling", one_gpu_ms=round(times["one"], 3), speedup=speedup)
         say(f"{case.name}: one GPU {times['one']:.2f} ms, all {times.get('all', 0):.2f} ms, speed-up {speedup}")
@@ -327,14 +327,14 @@ def main():
 
     with torch.cuda.stream(torch.cuda.Stream()):
         bench = Bench(arguments)
+        if wanted("busy") and bench.group is not None:
+            bench.busy_link()
+        if wanted("scaling"):
+            bench.scaling(Case("causal 256k 32/4", "causal", 262144, 32, 4))
         for case in filter(lambda case: wanted(case.name), CASES):
             bench.run_case(case)
             bench.write()
             torch.cuda.empty_cache()
-        if wanted("scaling"):
-            bench.scaling(Case("causal 256k 32/4", "causal", 262144, 32, 4))
-        if wanted("busy") and bench.group is not None:
-            bench.busy_link()
         bench.write()
     dist.barrier()
     dist.destroy_process_group()

@@ -25,7 +25,7 @@ How evenly each placement spreads a layer's work over R ring ranks, and how many
 `scripts/balance_table.py`; seed 0, the model's heads, one layer without a window (`gemma3` also with its window of 1,024), blocks of 128.
 
 A cell is `a / b, c`: **a** busiest rank over mean; **b** the same step by step (the sum of each step's busiest rank over
-the sum of step means: ranks meet at every step, so time follows this one); both in tile cost; **c** remote keys that a
+the sum of step means: a layer takes between a and b, since ranks wait for those they fetch from alone); both in tile cost; **c** remote keys that a
 rank receives, in shards (a ring moves R - 1). Steps are those of the strategy named in the head; an all-to-all has one
 step for its own keys and fetches of at most one shard each. *Avoided*: the share of the ring's remote keys that the
 all-to-all does not move, over contiguous and over dealt shards (the paper: 55-100 % over contiguous ones).
