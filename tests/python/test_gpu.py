@@ -72,7 +72,8 @@ def test_shards_features_and_means_travel(gpu_pool, ranks):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_compiled_and_checkpointed_layers_are_eager(gpu_pool, ranks):
     needs(ranks)
-    packs = [PACK, [[("causal", 2000)], [("full", 304)]]]
+    tokens = marble.Layout(PACK).num_tokens
+    packs = [PACK, [[("causal", 2000)], [("full", tokens - 2000)]]]
     gpu_pool.run(ranks, "compiled_layers_are_eager", packs, device="cuda", ulysses=1)
 
 
@@ -155,6 +156,25 @@ def test_new_layouts_neither_break_nor_recompile():
         torch.testing.assert_close(*losses, rtol=1e-3, atol=0)
         assert relative_error(*grads) < 1e-2
     assert counter.frame_count == 1
+
+
+def test_a_plan_beside_a_gpu_shards_the_same():
+    plan = marble.plan(marble.Layout(PACK), model=MODEL)
+    moved = plan.pin_memory().to("cuda", non_blocking=True)
+    x = torch.randn(plan.tokens, 3, device="cuda")
+    assert torch.equal(moved.shard(x), plan.shard(x)) and torch.equal(moved.unshard(moved.shard(x)), x)
+    assert torch.equal(moved.rope_positions().cpu(), plan.rope_positions()) and moved.pieces() == plan.pieces()
+
+
+def test_deterministic_gradients_repeat_to_the_bit():
+    plan = marble.plan(marble.Layout(PACK), model=MODEL)
+    inputs = tensors(plan)
+    weight = torch.randn_like(inputs[0])
+    runs = [
+        torch.autograd.grad((marble.attention(*inputs, plan, deterministic=True) * weight).sum(), inputs)
+        for _ in range(8)
+    ]
+    assert all(torch.equal(*pair) for run in runs[1:] for pair in zip(run, runs[0], strict=True))
 
 
 def test_workspace_is_pytorchs_and_given_back():

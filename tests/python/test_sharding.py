@@ -71,6 +71,14 @@ def test_a_plan_survives_pickling_and_knows_its_layout():
     assert plan.layout == layout
 
 
+def test_a_plan_beside_a_device_is_the_same_plan():
+    plan = marble.plan(marble.Layout(SAMPLES), model=MODEL, block=16)
+    assert repr(plan) == f"Plan(174 tokens, rank 0 of 1, {plan.rows} rows)"
+    moved = plan.to("cpu", non_blocking=True)
+    assert moved.digest == plan.digest and moved.pieces() == plan.pieces()
+    assert torch.equal(moved.positions, plan.positions) and torch.equal(moved.rope_positions(), plan.rope_positions())
+
+
 def test_explain_names_placement_choice_balance_and_keys():
     layout, mesh = marble.Layout(SAMPLES), marble.Mesh(ring=2)
     words = marble.plan(layout, model=MODEL, mesh=mesh, block=16).explain()
