@@ -22,6 +22,7 @@ import subprocess
 import sys
 
 import torch
+import torch._functorch.config
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -377,6 +378,8 @@ def main():
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", default="", help="cases whose name holds this text")
     arguments = parser.parse_args()
+    # Compiled calls would else free what a second backward pass of the same forward pass reads.
+    torch._functorch.config.donated_buffer = False
     marble = Marble(arguments.lib)
     rows = []
     for name, samples, window, dim in cases(arguments.quick):

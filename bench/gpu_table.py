@@ -15,9 +15,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
 NAMES = {"cudnn": "cuDNN", "flash": "flash", "flash-4": "FlashAttention-4", "flex": "FlexAttention"}
+NOT_MEASURED = "-"
 README_CASES = [
     ("dense 16k", 128),
-    ("causal 64k", 128),
+    ("causal 16k", 128),
     ("dense 16k", 64),
     ("dense 16k", 256),
     ("documents 4k, full spans", 128),
@@ -53,7 +54,7 @@ class Figures:
     def cell(self, case, direction, every_peer=False):
         row = self.get(case, direction, "marble")
         if row is None:
-            return ""
+            return NOT_MEASURED
         found = self.peers(case, direction)
         return f"{row['tflops']:.0f}" + "".join(
             f", {row['tflops'] / peer['tflops']:.2f} of {NAMES[peer['system']]}"
@@ -62,11 +63,19 @@ class Figures:
 
     def deterministic(self, case):
         row = self.get(case, "backward", "marble deterministic")
-        return f"{row['ms'] / self.get(case, 'backward', 'marble')['ms']:.2f}" if row else ""
+        return f"{row['ms'] / self.get(case, 'backward', 'marble')['ms']:.2f}" if row else NOT_MEASURED
+
+    def tile_cell(self, case, direction):
+        """With every peer, and the rate in tile area."""
+        row = self.get(case, direction, "marble")
+        if row is None:
+            return NOT_MEASURED
+        first, *others = self.cell(case, direction, every_peer=True).split(", ")
+        return ", ".join([f"{first} ({row['tile_tflops']:.0f})", *others])
 
 
 def machine(rows):
-    return ", ".join(sorted({f"{r['machine']}, cuDNN {r['cudnn']}, commit {r['commit']}, {r['date']}" for r in rows}))
+    return ", ".join(sorted({f"{r['machine']}, cuDNN {r['cudnn']}" for r in rows}))
 
 
 def readme_table(rows):
@@ -81,18 +90,15 @@ def readme_table(rows):
 def kernels_table(rows):
     figures = Figures(rows)
     lines = [
-        f"`bench/gpu.sh` ({machine(rows)}):",
+        f"`bench/gpu.sh`, {machine(rows)}; {NOT_MEASURED}: not measured.",
         "",
-        "| case | forward (in tile area) | backward (in tile area) | both | deterministic backward, times |",
-        "|---|---|---|---|---|",
+        "| case | forward (in tile area) | backward (in tile area) | both | deterministic backward, times | commit |",
+        "|---|---|---|---|---|---|",
     ]
     for case in figures.cases:
-        cells = []
-        for direction in ("forward", "backward"):
-            tiles = figures.get(case, direction, "marble")["tile_tflops"]
-            first, *others = figures.cell(case, direction, every_peer=True).split(", ")
-            cells.append(", ".join([f"{first} ({tiles:.0f})", *others]))
+        cells = [figures.tile_cell(case, direction) for direction in ("forward", "backward")]
         cells += [figures.cell(case, "forward+backward"), figures.deterministic(case)]
+        cells.append(figures.get(case, "forward", "marble")["commit"])
         lines.append(f"| {figures.label(case)} | " + " | ".join(cells) + " |")
     return lines
 

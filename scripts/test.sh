@@ -47,11 +47,12 @@ stage_cuda() {
 stage_static() {
   python3 scripts/check_layers.py
   python3 scripts/check_links.py
+  python3 bench/gpu_table.py --check
   scripts/sources.sh | xargs clang-format-14 --dry-run --Werror
   cmake --preset cpu >/dev/null
   cmake --build --preset cpu -j "$jobs" --target all_verify_interface_header_sets -- --quiet
   scripts/tidy.sh "$jobs"
-  closing+=("static: layers, formatting, headers alone and clang-tidy passed")
+  closing+=("static: layers, tables of GPU figures, formatting, headers alone and clang-tidy passed")
 }
 
 stage_python() {
