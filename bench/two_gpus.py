@@ -272,28 +272,32 @@ class Bench:
         landing = self.group.landing(send)
 
         def beside(work, exchanges):
-            """Milliseconds of the work while exchanges follow each other; they outlast it."""
+            """Milliseconds of the work while exchanges follow each other, and until the last of those has come."""
             torch.cuda.synchronize()
             dist.barrier()
-            start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+            start, end, last = (torch.cuda.Event(True) for _ in range(3))
             tickets = [self.group.begin(send, landing) for _ in range(exchanges)]
             start.record()
             work()
             end.record()
             for ticket in tickets:
                 self.group.wait(ticket)
+            last.record()
             self.group.check()
-            return start.elapsed_time(end)
+            return start.elapsed_time(end), start.elapsed_time(last)
 
         works = {"matmul": lambda: [a @ b for _ in range(24)], "attention": lambda: [layer.forward() for _ in range(2)]}
         works["layer"] = layer.layer
         for name, work in works.items():
             alone = interleaved({"alone": work}, 5)["alone"]
             link_ms = send.numel() / 389e6  # at the copy engine's speed
-            busy = statistics.median(slowest([beside(work, int(1.5 * alone / link_ms) + 2) for _ in range(5)]))
-            self.row(case, layer, status="busy link", work=name, alone_ms=round(alone, 3), busy_ms=round(busy, 3),
+            samples = [beside(work, int(1.5 * alone / link_ms) + 2) for _ in range(5)]
+            busy, link = (statistics.median(slowest(values)) for values in zip(*samples))
+            # A link that fell silent before the work was done would prove nothing.
+            self.row(case, layer, status="busy link" if link > busy else "link fell silent", work=name,
+                     alone_ms=round(alone, 3), busy_ms=round(busy, 3), link_ms=round(link, 3),
                      speed=round(alone / busy, 4))  # fmt: skip
-            say(f"busy link: {name} alone {alone:.2f} ms, beside {busy:.2f} ms: speed {alone / busy:.3f}")
+            say(f"busy link: {name} alone {alone:.2f} ms, beside {busy:.2f} ms: speed {alone / busy:.3f}; link {link:.1f} ms")
         layer.close()
 
 
