@@ -50,11 +50,14 @@ RanksUnderTest gpu_ranks(const std::string& name, Rung rung, std::shared_ptr<con
           std::move(memory)};
 }
 
-INSTANTIATE_TEST_SUITE_P(NcclOnGpus, TransportConformance,
-                         testing::Values(gpu_ranks("Copy", Rung::copy, device_memory()),
-                                         gpu_ranks("SendRecv", Rung::sendrecv, device_memory()),
-                                         gpu_ranks("Sockets", Rung::copy, nullptr)),
-                         ranks_name);
+/// Every rung with device memory, and host memory, which travels alike over each.
+std::vector<RanksUnderTest> all_ranks() {
+  std::vector<RanksUnderTest> all = {gpu_ranks("sockets", Rung::copy, nullptr)};
+  for (const Rung rung : rungs_here()) all.push_back(gpu_ranks(std::string(to_string(rung)), rung, device_memory()));
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(NcclOnGpus, TransportConformance, testing::ValuesIn(all_ranks()), ranks_name);
 
 /// Swaps messages with the other of two ranks.
 class GpuSwap {
@@ -173,7 +176,7 @@ TEST_P(GpuRanks, NeighbouringAllocationsAreSentApart) {
   transport->check();
 }
 
-INSTANTIATE_TEST_SUITE_P(NcclOnGpus, GpuRanks, testing::Values(Rung::copy, Rung::sendrecv),
+INSTANTIATE_TEST_SUITE_P(NcclOnGpus, GpuRanks, testing::ValuesIn(rungs_here()),
                          [](const testing::TestParamInfo<Rung>& rung) { return std::string(to_string(rung.param)); });
 
 }  // namespace
