@@ -100,7 +100,7 @@ void BoundAttention::Impl::prepare() {
 }
 
 void BoundAttention::Impl::agree(bool refusal) {
-  const std::array<std::pair<std::string_view, std::uint64_t>, 7> facts = {{
+  const std::array<std::pair<std::string_view, std::uint64_t>, 8> facts = {{
       {"refusal of the plan (0: none, else 1 + rank)",
        refusal ? 1 + static_cast<std::uint64_t>(transport.rank()) : std::uint64_t{0}},
       {"library version", version_digest()},
@@ -109,6 +109,7 @@ void BoundAttention::Impl::agree(bool refusal) {
       {"dtype (0 fp32, 1 bf16, 2 fp16)", static_cast<std::uint64_t>(dtype)},
       {"softmax_scale (bits of a double)", std::bit_cast<std::uint64_t>(options.softmax_scale)},
       {"softcap (bits of a double)", std::bit_cast<std::uint64_t>(options.softcap)},
+      {"deterministic", options.deterministic ? 1 : 0},
   }};
   std::uint64_t all = kFnvOffset;
   for (const auto& [what, value] : facts) all = fnv1a(all, value);

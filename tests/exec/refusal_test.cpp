@@ -170,6 +170,11 @@ TEST(Agreement, RanksWithDifferentDtypesOrOptionsAreRefusedEverywhere) {
                 return Binding{tiny_ring(rank, 2).make(), DType::fp32, {.softmax_scale = 1.0, .softcap = 5.0 * rank}};
               }),
               testing::Each(HasSubstr("softcap")));
+  EXPECT_THAT(
+      bind_two([](std::int32_t rank) {
+        return Binding{tiny_ring(rank, 2).make(), DType::fp32, {.softmax_scale = 1.0, .deterministic = rank == 1}};
+      }),
+      testing::Each(HasSubstr("deterministic")));
 }
 
 TEST(Agreement, ARankThatRefusesTellsTheOthers) {

@@ -162,11 +162,13 @@ void CallFlags::add_to(CLI::App& app) {
   app.add_option("--dtype", dtype, "fp32, bf16 or fp16")->capture_default_str();
   app.add_option("--softmax-scale", softmax_scale, "Scale of the scores (default: the model's, else 1/sqrt(dim))");
   app.add_option("--softcap", softcap, "Scores become C tanh(s / C); 0: none");
+  app.add_flag("--deterministic", deterministic, "Gradients repeat to the bit; slower on GPUs");
 }
 
 AttentionOptions resolve(const CallFlags& flags, const Model& model, const GeneratorInfo* generator) {
   AttentionOptions options;
   options.softcap = flags.softcap;
+  options.deterministic = flags.deterministic;
   if (flags.softmax_scale) {
     options.softmax_scale = *flags.softmax_scale;
   } else if (generator != nullptr && generator->head_dim == model.head_dim) {

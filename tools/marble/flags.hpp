@@ -56,6 +56,7 @@ struct CallFlags {
   std::string dtype = "bf16";
   std::optional<double> softmax_scale;
   double softcap = 0.0;
+  bool deterministic = false;
 
   void add_to(CLI::App& app);
 };
