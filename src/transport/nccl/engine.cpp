@@ -150,10 +150,11 @@ std::vector<std::string> Engine::all_gather(std::string payload, std::string_vie
 }
 
 void Engine::fail_for(std::int32_t origin, const std::string& reason) {
-  const bool is_own = origin == rank_;
-  if (!failure_.set(is_own ? reason : fmt::format("rank {}: rank {} failed: {}", rank_, origin, reason))) return;
   {
+    // Whoever sees that it has happened finds the announcement whole.
     const std::scoped_lock lock(mutex_);
+    const bool is_own = origin == rank_;
+    if (!failure_.set(is_own ? reason : fmt::format("rank {}: rank {} failed: {}", rank_, origin, reason))) return;
     announcement_ = Writer().value(origin).text(reason).take();
   }
   changed_.notify_all();
@@ -165,9 +166,13 @@ void Engine::run() {
   constexpr std::chrono::milliseconds kFarewellLimit{2'000}, kTick{1};
   bool says_farewell = false;
   Deadline farewell{};
+  try {
+    device_.select();
+  } catch (const std::exception& error) {
+    fail(error.what());
+  }
   while (true) {
     try {
-      device_.select();
       take_commands();
       if (failure_.happened())
         settle_failure();
@@ -183,7 +188,7 @@ void Engine::run() {
       connections_.poll(is_busy ? kTick : std::chrono::milliseconds(-1), *this);
     } catch (const std::exception& error) {
       fail(error.what());
-      if (says_farewell) return;
+      if (stops_) return;
     }
   }
 }

@@ -66,11 +66,12 @@ StreamTransport::~StreamTransport() {
   watchdog_.join();
   engine_.reset();
   sendrecv_.reset();
-  // What a stream, or a peer, may still touch stays: those that are stuck for good.
-  if (is_past)
+  if (is_past) {
     give_back_memory();
-  else [[maybe_unused]]
-    WordMemory* const kept = word_memory_.release();
+  } else {
+    // Of a stream, or a peer, that is stuck for good: what it may still touch stays.
+    [[maybe_unused]] const WordMemory* const kept = word_memory_.release();
+  }
 }
 
 /// True once the compute stream is past all waits and the side queues are empty. The watchdog lets them pass; the rest
