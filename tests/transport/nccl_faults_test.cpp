@@ -97,6 +97,20 @@ TEST(StreamTransport, WaitReturnsBeforeTheDataIsThere) {
   });
 }
 
+TEST(StreamTransport, RankThatRefusesEndsTheOthersWaits) {
+  ranks(3).run([](Transport& transport) {
+    AllToAll messages(transport, 1'000);
+    const auto started = std::chrono::steady_clock::now();
+    const std::string error = error_of([&] {
+      if (transport.rank() == 1) transport.fail("q has the wrong shape");
+      transport.wait(messages.begin(transport, "fetch"));
+      settle(transport);
+    });
+    EXPECT_LT(std::chrono::steady_clock::now() - started, kPatient / 2);
+    EXPECT_THAT(error, HasSubstr("q has the wrong shape"));
+  });
+}
+
 TEST(StreamTransport, SlowReceiverIsNeverOverwritten) {
   // Every exchange lands in the same memory, which the receiver's stream reads only after a while.
   constexpr int kExchanges = 20;
