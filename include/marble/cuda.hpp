@@ -21,6 +21,7 @@ namespace marble {
 /// On device `device`, with a stream of its own, so that ranks as threads share a GPU. Throws InvalidArgument when this
 /// library was built without CUDA or there is no such device, BackendError when the device cannot be used.
 [[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device = 0);
+
 /// Where a backend takes memory of its device, for applications with an allocator of their own. Calls come in the order
 /// of the backend's stream: memory given back may serve what the stream is asked for afterwards.
 class DeviceMemory {

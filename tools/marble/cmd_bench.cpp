@@ -7,10 +7,10 @@
 #include "estimates.hpp"
 #include "flags.hpp"
 #include "output.hpp"
+#include "ranks.hpp"
 
 #include "marble/bench.hpp"
 #include "marble/cost.hpp"
-#include "marble/cuda.hpp"
 #include "marble/error.hpp"
 
 #include <fmt/format.h>
@@ -34,9 +34,7 @@ struct Flags {
   CallFlags call;
   PlanFlags plan;
   HardwareFlags hardware;
-  std::string backend = "cpu";
-  std::string transport = "local";
-  int threads = 0;
+  RankFlags ranks;
   int repeats = 10;
   int warm_up = 2;
   bool forward_only = false;
@@ -51,24 +49,19 @@ struct Job {
 };
 
 Job make_job(const Flags& flags) {
-  require(flags.backend == "cpu" || flags.backend == "cuda", "unknown backend '{}'; use cpu or cuda", flags.backend);
-  require(flags.backend != "cuda" || cuda_available(), "backend cuda needs a build with CUDA and a GPU; use cpu");
-  require(flags.transport == "local" || flags.transport == "mpi" || flags.transport == "nccl",
-          "unknown transport '{}'; use local, mpi or nccl", flags.transport);
-  require(flags.transport != "nccl" || flags.backend == "cuda",
-          "transport nccl moves GPUs' memory; use --backend cuda");
+  flags.ranks.check();
   require(flags.repeats >= 1, "--repeats {} is not positive", flags.repeats);
   require(flags.warm_up >= 1, "--warm-up {} is not positive", flags.warm_up);
   Job job;
   job.options.dtype = parse_dtype(flags.call.dtype);
-  PlanOptions options = resolve(flags.plan, flags.threads > 0 ? flags.threads : 2);
+  PlanOptions options = resolve(flags.plan, flags.ranks.threads > 0 ? flags.ranks.threads : 2);
   options.hardware = resolve(flags.hardware);
   job.named = resolve(flags.layout);
   const Model model = resolve(flags.model, job.named.generator);
   job.options.attention = resolve(flags.call, model, job.named.generator);
   job.options.seed = flags.layout.seed.value_or(0);
   job.options.forward_only = flags.forward_only;
-  job.options.threads = flags.threads;
+  job.options.threads = flags.ranks.threads;
   job.options.repeats = flags.repeats;
   job.options.warm_up = flags.warm_up;
   job.plan = make_plan(job.named.layout, model, flags.plan.mesh, options);
@@ -162,10 +155,10 @@ void print_document(const Flags& flags, const Job& job, const std::vector<BenchR
               {"head_dim", job.plan.model.head_dim},
               {"dtype", to_string(job.options.dtype)},
               {"placement", to_string(job.plan.placement)},
-              {"backend", flags.backend},
-              {"transport", flags.transport},
+              {"backend", flags.ranks.backend},
+              {"transport", flags.ranks.transport},
               {"repeats", job.options.repeats},
-              {"machine", machine_name(flags.backend)},
+              {"machine", machine_name(flags.ranks.backend)},
               {"commit", MARBLE_COMMIT},
               {"layers", layers}});
 }
@@ -203,7 +196,7 @@ void print_report(const Flags& flags, const Job& job, const std::vector<BenchRes
   fmt::print("{}ring {} x ulysses {}, {}/{} heads of {}, {}, {} placement, {} backend, {} transport; medians of {}\n",
              layout_summary(job.named), job.plan.mesh.ring, job.plan.mesh.ulysses, job.plan.model.heads,
              job.plan.model.kv_heads, job.plan.model.head_dim, to_string(job.options.dtype),
-             to_string(job.plan.placement), flags.backend, flags.transport, job.options.repeats);
+             to_string(job.plan.placement), flags.ranks.backend, flags.ranks.transport, job.options.repeats);
   for (std::size_t i = 0; i < results.size(); ++i) print_layer(job, static_cast<std::int32_t>(i), results[i]);
 }
 
@@ -221,29 +214,13 @@ std::vector<BenchResult> run_layers(const Job& job, Transport* transport) {
   return results;
 }
 
-/// Null for ranks as threads. A transport between GPUs and its backend share the device's default stream.
-std::unique_ptr<Transport> make_transport(const Flags& flags, Job& job) {
-  std::unique_ptr<Transport> transport;
-  if (flags.transport == "mpi") transport = make_mpi_transport();
-  if (flags.transport == "nccl") transport = make_nccl_transport();
-  if (transport != nullptr)
-    require(transport->num_ranks() == job.plan.mesh.num_ranks(),
-            "{} processes were started but the mesh has {} ranks; use --ring", transport->num_ranks(),
-            job.plan.mesh.num_ranks());
-  const int device = transport == nullptr || flags.backend != "cuda" ? 0 : transport->rank() % cuda_device_count();
-  if (flags.transport == "nccl")
-    job.options.backend = [device](int) { return make_cuda_backend(device, nullptr); };
-  else
-    job.options.backend = [name = flags.backend, device](int threads) { return make_backend(name, device, threads); };
-  return transport;
-}
-
 int run_bench(const Flags& flags) {
   TraceFile trace(flags.trace);
   Job job = make_job(flags);
-  const std::unique_ptr<Transport> transport = make_transport(flags, job);
+  const Ranks ranks = make_ranks(flags.ranks, job.plan.mesh, job.options.transport.time_limit);
+  job.options.backend = ranks.backend;
   job.options.trace = trace.sink();
-  const std::vector<BenchResult> results = run_layers(job, transport.get());
+  const std::vector<BenchResult> results = run_layers(job, ranks.transport.get());
   if (results.empty()) return 0;
   trace.write();
   if (flags.json)
@@ -263,13 +240,9 @@ Run set_up_bench(CLI::App& app) {
   flags->hardware.add_to(app);
   flags->call.add_to(app);
   app.add_flag("--forward-only", flags->forward_only, "Leave out the gradients");
-  app.add_option("--backend", flags->backend, "cpu or cuda")->capture_default_str();
-  app.add_option("--transport", flags->transport,
-                 "local (ranks as threads), mpi (start it with mpirun) or nccl (mpirun or torchrun)")
-      ->capture_default_str();
+  flags->ranks.add_to(app);
   app.add_option("--repeats", flags->repeats, "Samples of each time")->capture_default_str();
   app.add_option("--warm-up", flags->warm_up, "Passes before the samples")->capture_default_str();
-  app.add_option("--threads", flags->threads, "Threads of this process (0: all cores)")->capture_default_str();
   app.add_option("--trace", flags->trace, "Write a trace of one more pass each way to this file, for Perfetto");
   app.add_flag("--json", flags->json, "Print one JSON document");
   return [flags] { return run_bench(*flags); };

@@ -5,9 +5,8 @@
 #include "flags.hpp"
 #include "output.hpp"
 #include "progress.hpp"
+#include "ranks.hpp"
 
-#include "marble/backend.hpp"
-#include "marble/cuda.hpp"
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
 #include "marble/transport.hpp"
@@ -33,10 +32,8 @@ struct Flags {
   CallFlags call;
   PlanFlags plan;
   std::string plan_file;
-  std::string backend = "cpu";
-  std::string transport = "local";
+  RankFlags ranks;
   std::string trace;
-  int threads = 0;
   bool forward_only = false;
   bool json = false;
 };
@@ -68,14 +65,10 @@ void take_choices_from_plan(const std::string& file, Job& job) {
 }
 
 Job make_job(const Flags& flags) {
-  require(flags.backend == "cpu" || flags.backend == "cuda", "unknown backend '{}'; use cpu or cuda", flags.backend);
-  require(flags.transport == "local" || flags.transport == "mpi" || flags.transport == "nccl",
-          "unknown transport '{}'; use local, mpi or nccl", flags.transport);
-  require(flags.transport != "nccl" || flags.backend == "cuda",
-          "transport nccl moves GPUs' memory; use --backend cuda");
+  flags.ranks.check();
   Job job;
   job.options.dtype = parse_dtype(flags.call.dtype);
-  job.options.plan = resolve(flags.plan, flags.threads > 0 ? flags.threads : 2);
+  job.options.plan = resolve(flags.plan, flags.ranks.threads > 0 ? flags.ranks.threads : 2);
   job.named = resolve(flags.layout);
   job.model = resolve(flags.model, job.named.generator);
   job.mesh = flags.plan.mesh;
@@ -83,39 +76,8 @@ Job make_job(const Flags& flags) {
   job.options.attention = resolve(flags.call, job.model, job.named.generator);
   job.options.seed = flags.layout.seed.value_or(0);
   job.options.forward_only = flags.forward_only;
-  job.options.threads = flags.threads;
+  job.options.threads = flags.ranks.threads;
   return job;
-}
-
-/// Ranks of this process share one GPU; processes (`rank` is this one's) take those of their machine in turn.
-void choose_backend(const std::string& name, std::int32_t rank, VerifyOptions& options) {
-  int device = 0;
-  if (name == "cuda") {
-    require(cuda_available(), "backend cuda needs a build with CUDA and a GPU; use cpu");
-    device = rank % cuda_device_count();
-    options.reference_gpu = device;
-  }
-  options.backend = [name, device](int num_threads) { return make_backend(name, device, num_threads); };
-}
-
-/// This process is one rank of several, started by mpirun or, for nccl, torchrun. A transport between GPUs and its
-/// backend share the device's default stream.
-std::unique_ptr<Transport> make_transport(const Flags& flags, Job& job) {
-  const bool is_nccl = flags.transport == "nccl";
-  NcclOptions options{.time_limit = job.options.transport.time_limit};
-  if (is_nccl) options = resolve_nccl_options(options);
-  auto transport = is_nccl ? make_nccl_transport(options) : make_mpi_transport(job.options.transport);
-  require(transport->num_ranks() == job.mesh.num_ranks(),
-          "{} processes were started but the mesh has {} ranks; use --ring", transport->num_ranks(),
-          job.mesh.num_ranks());
-  job.transport = transport->describe();
-  if (is_nccl) {
-    job.options.reference_gpu = options.device;
-    job.options.backend = [device = options.device](int) { return make_cuda_backend(device, nullptr); };
-  } else {
-    choose_backend(flags.backend, transport->rank(), job.options);
-  }
-  return transport;
 }
 
 void require_modes(const NamedLayout& named, VerifyResult& result) {
@@ -279,17 +241,15 @@ int run_verify(const Flags& flags) {
   TraceFile trace(flags.trace);
   Job job = make_job(flags);
   job.options.trace = trace.sink();
-  if (flags.transport == "local") {
-    choose_backend(flags.backend, 0, job.options);
-    const auto results = run_layers(job, nullptr);
-    trace.write();
-    return report(flags, job, results) ? 0 : 1;
-  }
-  const auto transport = make_transport(flags, job);
-  const auto results = run_layers(job, transport.get());
+  const Ranks ranks = make_ranks(flags.ranks, job.mesh, job.options.transport.time_limit);
+  job.transport = ranks.describe();
+  job.options.backend = ranks.backend;
+  job.options.reference_gpu = ranks.device;
+  const auto results = run_layers(job, ranks.transport.get());
   trace.write();
-  const bool pass = transport->rank() == 0 && report(flags, job, results);
-  return share_verdict(pass, *transport) ? 0 : 1;
+  if (ranks.transport == nullptr) return report(flags, job, results) ? 0 : 1;
+  const bool pass = ranks.transport->rank() == 0 && report(flags, job, results);
+  return share_verdict(pass, *ranks.transport) ? 0 : 1;
 }
 
 }  // namespace
@@ -302,11 +262,7 @@ Run set_up_verify(CLI::App& app) {
   for (CLI::Option* option : flags->plan.add_to(app)) plan_file->excludes(option);
   flags->call.add_to(app);
   app.add_flag("--forward-only", flags->forward_only, "Leave out the gradients");
-  app.add_option("--backend", flags->backend, "cpu, or cuda (ranks of one process share a GPU)")->capture_default_str();
-  app.add_option("--transport", flags->transport,
-                 "local (ranks as threads), mpi (start it with mpirun) or nccl (between GPUs; mpirun or torchrun)")
-      ->capture_default_str();
-  app.add_option("--threads", flags->threads, "Threads of this process (0: all cores)")->capture_default_str();
+  flags->ranks.add_to(app);
   app.add_option("--trace", flags->trace, "Write a trace of the distributed run to this file, for Perfetto");
   app.add_flag("--json", flags->json, "Print one JSON document");
   return [flags] { return run_verify(*flags); };
