@@ -178,6 +178,7 @@ class Bench:
             errors = reference.errors(results, system.positions, summed)
             ratios = {name: round(mine / one, 3) for name, mine, one in zip(TENSORS, errors, own)}
             if all(ratio <= LIMIT for ratio in ratios.values()):
+                say(f"  {kind.name} {mode}: right")
                 right.append((kind, mode, ratios))
             else:
                 say(f"  {kind.name} {mode}: WRONG, errors over one GPU's: {ratios}")
