@@ -49,8 +49,9 @@ gpu-test:
 	ctest --preset cuda -L gpu -j 8
 
 gpu-bench:
+	@scripts/setup.sh build
 	cmake --preset cuda -DMARBLE_BENCH=ON
-	cmake --build --preset cuda -j $(JOBS)
+	cmake --build --preset cuda -j $(JOBS) --target marble_gpu_bench marble_cli
 	bench/gpu.sh
 	bench/two_gpus.sh
 
