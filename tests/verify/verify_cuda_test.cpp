@@ -35,5 +35,18 @@ TEST(VerifyOnGpu, PassesWithRanksAsThreads) {
     }
 }
 
+TEST(VerifyOnGpu, LseDoesNotDriftWithTheNumberOfKeys) {
+  const std::vector<std::vector<Span>> samples = {{{Mode::causal, 32768}}};
+  VerifyOptions options = on_gpu(DType::bf16);
+  options.forward_only = true;
+  const VerifyResult result =
+      verify_local(layout_from_samples(samples), {.heads = 2, .kv_heads = 1, .head_dim = 128}, {.ring = 2}, options);
+  EXPECT_TRUE(result.pass) << testing::PrintToString(result.failures);
+  // LSE is about 11 here. Eight roundings of that; an error that each of the 256 key blocks repeats gives more.
+  constexpr double kBound = 8 * 11 * 0x1p-24;
+  EXPECT_LE(result.lse_error, kBound);
+  EXPECT_LE(result.single_rank_lse_error, kBound);
+}
+
 }  // namespace
 }  // namespace marble
