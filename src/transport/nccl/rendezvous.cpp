@@ -20,7 +20,7 @@ double seconds(milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-bool write_answer(const Socket& socket, std::string bytes, Deadline deadline) {
+bool write_answer(const Socket& socket, const std::string& bytes, Deadline deadline) {
   return write_all(socket, Writer().text(bytes).take(), deadline);
 }
 

@@ -139,9 +139,7 @@ bool write_all(const Socket& socket, std::string_view bytes, Deadline deadline) 
     const ssize_t done = send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (done > 0)
       bytes.remove_prefix(static_cast<std::size_t>(done));
-    else if (errno != EAGAIN && errno != EINTR)
-      return false;
-    else if (!await(socket, POLLOUT, deadline))
+    else if ((errno != EAGAIN && errno != EINTR) || !await(socket, POLLOUT, deadline))
       return false;
   }
   return true;
