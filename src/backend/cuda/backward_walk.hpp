@@ -55,8 +55,7 @@ class GroupWalk {
     remaining_ = share < all - first ? share : all - first;
     run_ = item_.run_count;
     forget_registers();
-    ranks_ =
-        params.order.ranks != nullptr ? params.order.ranks + params.order.item_begin[unit.item] + item_.tiles : nullptr;
+    rank_ = params.order.ranks != nullptr ? params.order.item_begin[unit.item] + item_.tiles : 0;
     open_ = {};
     if (remaining_ > 0) skip(params, first);
   }
@@ -71,7 +70,7 @@ class GroupWalk {
   MARBLE_HOST_DEVICE Block next(const BackwardParams& params) {
     --remaining_;
     if (open_.begin == open_.end) open_run(params);
-    return {params.group_heads[head_], --open_.end, params.order.ranks != nullptr ? *--ranks_ : 0,
+    return {params.group_heads[head_], --open_.end, params.order.ranks != nullptr ? params.order.ranks[--rank_] : 0,
             open_.block_class == BlockClass::partial};
   }
 
@@ -83,7 +82,7 @@ class GroupWalk {
     forget_registers();
     if (run_ == 0) {
       run_ = item_.run_count;
-      ranks_ += item_.tiles;
+      rank_ += item_.tiles;
       ++head_;
     }
     open_ = params.runs[item_.run_begin + --run_];
@@ -93,7 +92,7 @@ class GroupWalk {
   MARBLE_HOST_DEVICE void skip(const BackwardParams& params, int count) {
     head_ += count / item_.tiles;
     count %= item_.tiles;
-    ranks_ -= count;
+    rank_ -= count;
     open_run(params);
     while (count >= open_.end - open_.begin) {
       count -= open_.end - open_.begin;
@@ -103,10 +102,10 @@ class GroupWalk {
   }
 
   Item item_;
-  int head_;                   // into group_heads
-  const std::int32_t* ranks_;  // of the blocks before, down to the item's first
-  int run_;                    // of the item; those before it are still to come
-  Run open_;                   // what is left of it
+  int head_;           // into group_heads
+  std::int64_t rank_;  // into the order's ranks: those of the blocks before, down to the item's first
+  int run_;            // of the item; those before it are still to come
+  Run open_;           // what is left of it
   int remaining_;
 };
 
