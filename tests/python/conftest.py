@@ -23,7 +23,7 @@ torch.use_deterministic_algorithms(True)  # which fills fresh memory with NaN
 
 @pytest.fixture(scope="session")
 def pool():
-    """Runs a function of rank_checks.py on the ranks of a gloo world of 1 to 4."""
+    """Runs a function of rank_checks on the ranks of a gloo world of 1 to 4."""
     with RankPool(4) as ranks:
         yield ranks
 
