@@ -6,16 +6,13 @@
 // between them walks the same steps.
 
 #include "backend/decorator.hpp"
-
-#include "marble/transport.hpp"
+#include "transport/decorator.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 
 namespace marble {
 
@@ -82,35 +79,21 @@ class PartBackend final : public BackendDecorator {
   std::int64_t peak_bytes_ = 0;
 };
 
-class PartTransport final : public Transport {
+class PartTransport final : public TransportDecorator {
  public:
-  /// `inner` must outlive it.
-  explicit PartTransport(Transport& inner) : inner_(inner) {}
+  using TransportDecorator::TransportDecorator;
 
   Part part = Part::layer;
 
-  [[nodiscard]] std::string_view name() const override { return inner_.name(); }
-  [[nodiscard]] std::string describe() const override { return inner_.describe(); }
-  [[nodiscard]] std::int32_t rank() const override { return inner_.rank(); }
-  [[nodiscard]] std::int32_t num_ranks() const override { return inner_.num_ranks(); }
-  void set_memory_access(MemoryAccess memory) override { inner_.set_memory_access(std::move(memory)); }
   std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label) override {
     return part == Part::compute ? kNothing : inner_.begin(sends, recvs, label);
   }
   void wait(std::int64_t ticket) override {
     if (ticket != kNothing) inner_.wait(ticket);
   }
-  void agree(std::uint64_t value, std::string_view what) override { inner_.agree(value, what); }
-  [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
-  void check() override { inner_.check(); }
-  void fail(std::string_view reason) override { inner_.fail(reason); }
-  [[nodiscard]] bool reserves() const override { return inner_.reserves(); }
-  void reserve(std::int64_t bytes) override { inner_.reserve(bytes); }
-  [[nodiscard]] void* reserved() const override { return inner_.reserved(); }
 
  private:
   static constexpr std::int64_t kNothing = -1;
-  Transport& inner_;
 };
 
 }  // namespace marble

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/decorator.hpp"
 #include "trace/recorder.hpp"
+#include "transport/decorator.hpp"
 
 #include "marble/trace.hpp"
 
@@ -64,15 +65,10 @@ class TracedBackend final : public BackendDecorator {
   Recorder& recorder_;
 };
 
-class TracedTransport final : public Transport {
+class TracedTransport final : public TransportDecorator {
  public:
-  TracedTransport(Transport& inner, Recorder& recorder) : inner_(inner), recorder_(recorder) {}
+  TracedTransport(Transport& inner, Recorder& recorder) : TransportDecorator(inner), recorder_(recorder) {}
 
-  [[nodiscard]] std::string_view name() const override { return inner_.name(); }
-  [[nodiscard]] std::string describe() const override { return inner_.describe(); }
-  [[nodiscard]] std::int32_t rank() const override { return inner_.rank(); }
-  [[nodiscard]] std::int32_t num_ranks() const override { return inner_.num_ranks(); }
-  void set_memory_access(MemoryAccess memory) override { inner_.set_memory_access(std::move(memory)); }
   std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label) override {
     const Track track = label.ends_with("return") ? Track::returns : Track::fetches;
     const std::int64_t event = recorder_.begin(track, "exchange", std::string(label),
@@ -90,13 +86,6 @@ class TracedTransport final : public Transport {
     recorder_.end(found->second.event);
     events_.erase(found);
   }
-  void agree(std::uint64_t value, std::string_view what) override { inner_.agree(value, what); }
-  [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
-  void check() override { inner_.check(); }
-  void fail(std::string_view reason) override { inner_.fail(reason); }
-  [[nodiscard]] bool reserves() const override { return inner_.reserves(); }
-  void reserve(std::int64_t bytes) override { inner_.reserve(bytes); }
-  [[nodiscard]] void* reserved() const override { return inner_.reserved(); }
 
  private:
   struct Begun {
@@ -110,7 +99,6 @@ class TracedTransport final : public Transport {
     return bytes;
   }
 
-  Transport& inner_;
   Recorder& recorder_;
   std::map<std::int64_t, Begun> events_;  // by ticket
 };

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The MARBLE authors
 // SPDX-License-Identifier: Apache-2.0
+#include "transport/decorator.hpp"
 #include "transport/report.hpp"
 
 #include "marble/error.hpp"
-#include "marble/transport.hpp"
 
 #include <fmt/format.h>
 
@@ -17,18 +17,12 @@
 namespace marble {
 namespace {
 
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public TransportDecorator {
  public:
   FaultyTransport(Transport& inner, const Fault& fault, const TransportOptions& options)
-      : inner_(inner), fault_(fault), time_limit_(options.time_limit), memory_(options.memory) {}
+      : TransportDecorator(inner), fault_(fault), time_limit_(options.time_limit), memory_(options.memory) {}
 
   [[nodiscard]] std::string_view name() const override { return "faulty"; }
-  [[nodiscard]] std::int32_t rank() const override { return inner_.rank(); }
-  [[nodiscard]] std::int32_t num_ranks() const override { return inner_.num_ranks(); }
-  [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
-  [[nodiscard]] bool reserves() const override { return inner_.reserves(); }
-  void reserve(std::int64_t bytes) override { inner_.reserve(bytes); }
-  [[nodiscard]] void* reserved() const override { return inner_.reserved(); }
 
   void set_memory_access(MemoryAccess memory) override {
     inner_.set_memory_access(memory);
@@ -74,7 +68,6 @@ class FaultyTransport final : public Transport {
     check_healthy();
     inner_.check();
   }
-  void fail(std::string_view reason) override { inner_.fail(reason); }
 
  private:
   struct InFlight {
@@ -118,7 +111,6 @@ class FaultyTransport final : public Transport {
     throw TransportError(reason);
   }
 
-  Transport& inner_;
   Fault fault_;
   std::chrono::milliseconds time_limit_;
   MemoryAccess memory_;

@@ -6,10 +6,10 @@
 // can state the executor's order of operations.
 
 #include "base/numeric.hpp"
+#include "transport/decorator.hpp"
 
 #include "marble/backend.hpp"
 #include "marble/error.hpp"
-#include "marble/transport.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -137,14 +137,11 @@ class RecordingBackend : public Backend {
 };
 
 /// Writes begins and waits, with their labels, into the log.
-class RecordingTransport final : public Transport {
+class RecordingTransport final : public TransportDecorator {
  public:
-  RecordingTransport(Transport& inner, Log& log) : inner_(inner), log_(log) {}
+  RecordingTransport(Transport& inner, Log& log) : TransportDecorator(inner), log_(log) {}
 
   [[nodiscard]] std::string_view name() const override { return "recording"; }
-  [[nodiscard]] std::int32_t rank() const override { return inner_.rank(); }
-  [[nodiscard]] std::int32_t num_ranks() const override { return inner_.num_ranks(); }
-  void set_memory_access(MemoryAccess memory) override { inner_.set_memory_access(std::move(memory)); }
   std::int64_t begin(std::span<const Message> sends, std::span<const Message> recvs, std::string_view label) override {
     log_.push_back("begin " + std::string(label));
     const std::int64_t ticket = inner_.begin(sends, recvs, label);
@@ -155,12 +152,8 @@ class RecordingTransport final : public Transport {
     log_.push_back("wait " + labels_.at(ticket));
     inner_.wait(ticket);
   }
-  void agree(std::uint64_t value, std::string_view what) override { inner_.agree(value, what); }
-  void fail(std::string_view reason) override { inner_.fail(reason); }
-  [[nodiscard]] std::int64_t bytes_received() const override { return inner_.bytes_received(); }
 
  private:
-  Transport& inner_;
   Log& log_;
   std::map<std::int64_t, std::string> labels_;
 };
