@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/rank_bench.hpp"
 
+#include "backend/owned_tensor.hpp"
 #include "base/numeric.hpp"
 #include "bench/parts.hpp"
 #include "verify/random_tensor.hpp"
@@ -48,24 +49,6 @@ class Noise {
   std::vector<std::byte> bytes_;
 };
 
-/// Memory of a backend for one dense tensor.
-class BenchTensor {
- public:
-  BenchTensor(Backend& backend, DType dtype, std::int64_t rows, std::int32_t heads, std::int32_t dim)
-      : backend_(backend), view_(dense_view(nullptr, dtype, rows, heads, dim)) {
-    view_.data = backend.allocate(view_.bytes());
-  }
-  ~BenchTensor() { backend_.free(view_.data); }
-  BenchTensor(const BenchTensor&) = delete;
-  BenchTensor& operator=(const BenchTensor&) = delete;
-
-  [[nodiscard]] const TensorView& view() const { return view_; }
-
- private:
-  Backend& backend_;
-  TensorView view_;
-};
-
 /// Numbers between ranks, through the backend's memory, which every transport moves.
 class Numbers {
  public:
@@ -74,7 +57,7 @@ class Numbers {
   /// Rank 0's values, on every rank.
   void broadcast(std::span<double> values) {
     std::vector<Message> sends, recvs;
-    const BenchTensor memory = room(values);
+    const OwnedTensor memory = room(values);
     upload(values, memory);
     if (transport_.rank() != 0)
       recvs.push_back(message(0, memory));
@@ -89,7 +72,7 @@ class Numbers {
     std::vector<std::vector<double>> all;
     for (std::int32_t peer = 0; peer < transport_.num_ranks(); ++peer) {
       std::vector<double> of_peer(values.begin(), values.end());
-      const BenchTensor memory = room(of_peer);
+      const OwnedTensor memory = room(of_peer);
       upload(of_peer, memory);
       std::vector<Message> sends, recvs;
       if (peer != 0 && transport_.rank() == peer) sends.push_back(message(0, memory));
@@ -103,17 +86,17 @@ class Numbers {
 
  private:
   /// Two fp32 words a number.
-  [[nodiscard]] BenchTensor room(std::span<const double> values) {
-    return BenchTensor(backend_, DType::fp32, std::ssize(values), 1, 2);
+  [[nodiscard]] OwnedTensor room(std::span<const double> values) {
+    return OwnedTensor(backend_, DType::fp32, std::ssize(values), 1, 2);
   }
-  void upload(std::span<const double> values, const BenchTensor& memory) {
+  void upload(std::span<const double> values, const OwnedTensor& memory) {
     backend_.copy_from_host(memory.view().data, values.data(), memory.view().bytes());
     backend_.synchronize();
   }
-  void download(const BenchTensor& memory, std::span<double> values) {
+  void download(const OwnedTensor& memory, std::span<double> values) {
     backend_.copy_to_host(values.data(), memory.view().data, memory.view().bytes());
   }
-  static Message message(std::int32_t peer, const BenchTensor& memory) {
+  static Message message(std::int32_t peer, const OwnedTensor& memory) {
     return {peer, memory.view().data, memory.view().bytes()};
   }
 
@@ -152,7 +135,7 @@ class RankBench {
     samples_.counts[RankSamples::workspace] = static_cast<double>(workspace);
     samples_.counts[RankSamples::memory] = static_cast<double>(backend_.peak_bytes() + workspace - allocated);
     Noise noise(options.dtype, options.seed + static_cast<std::uint64_t>(transport.rank()));
-    for (const BenchTensor* tensor : {&q_, &k_, &v_, &dout_}) noise.fill(backend_, tensor->view());
+    for (const OwnedTensor* tensor : {&q_, &k_, &v_, &dout_}) noise.fill(backend_, tensor->view());
   }
 
   std::vector<RankSamples> run() {
@@ -190,8 +173,8 @@ class RankBench {
     Transport& transport_;
   };
 
-  [[nodiscard]] BenchTensor tensor(std::int32_t heads) {
-    return BenchTensor(backend_, options_.dtype, rank_plan_.header().rows, heads, rank_plan_.header().head_dim);
+  [[nodiscard]] OwnedTensor tensor(std::int32_t heads) {
+    return OwnedTensor(backend_, options_.dtype, rank_plan_.header().rows, heads, rank_plan_.header().head_dim);
   }
 
   void forward() {
@@ -289,7 +272,7 @@ class RankBench {
   PartTransport transport_;
   Access access_;
   RankPlan rank_plan_;
-  BenchTensor q_, k_, v_, out_, dout_, dq_, dk_, dv_, lse_, saved_;
+  OwnedTensor q_, k_, v_, out_, dout_, dq_, dk_, dv_, lse_, saved_;
   std::int64_t tensor_bytes_;
   BoundAttention attention_;
   Numbers numbers_;

@@ -3,6 +3,7 @@
 #include "verify/rank_run.hpp"
 
 #include "backend/decorator.hpp"
+#include "backend/owned_tensor.hpp"
 #include "base/numeric.hpp"
 #include "base/parallel.hpp"
 #include "verify/random_tensor.hpp"
@@ -64,17 +65,10 @@ class WatchedBackend final : public BackendDecorator {
 };
 
 /// One of this rank's tensors: memory of the backend, and its host image while it is filled or read.
-class RankTensor {
+class RankTensor : public OwnedTensor {
  public:
-  RankTensor(Backend& backend, DType dtype, std::int64_t rows, std::int32_t heads, std::int32_t dim)
-      : backend_(backend), view_(dense_view(nullptr, dtype, rows, heads, dim)) {
-    view_.data = backend.allocate(view_.bytes());
-  }
-  ~RankTensor() { backend_.free(view_.data); }
-  RankTensor(const RankTensor&) = delete;
-  RankTensor& operator=(const RankTensor&) = delete;
+  using OwnedTensor::OwnedTensor;
 
-  [[nodiscard]] const TensorView& view() const { return view_; }
   [[nodiscard]] std::int64_t row_elements() const { return std::int64_t{view_.heads} * view_.dim; }
 
   /// Row i from row positions[i] of `source`; the pads stay NaN.
@@ -95,10 +89,6 @@ class RankTensor {
     for (std::int64_t i = 0; i < std::ssize(values); ++i) values[at(i)] = load_element(host.data(), view_.dtype, i);
     return values;
   }
-
- private:
-  Backend& backend_;
-  TensorView view_;
 };
 
 /// What one rank has to show: its rows of out, lse, dq, dk, dv, and counts.

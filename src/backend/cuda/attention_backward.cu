@@ -4,6 +4,7 @@
 #include "backend/cuda/backward_traits.hpp"
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/ptx.cuh"
+#include "backend/cuda/tile_dims.hpp"
 
 #include <cmath>
 #include <type_traits>
@@ -77,29 +78,6 @@ __global__ void __launch_bounds__(kThreads)
       for (int c = 0; c < 8 && column + c < head_dim; ++c) values[c] = reinterpret_cast<const T*>(&chunk)[c];
     }
   }
-}
-
-/// Calls fn with the element type and tile dimension of a launch.
-template <typename Fn>
-void dispatch(DType dtype, int dim, Fn&& fn) {
-  const auto with_type = [&]<typename T>(T) {
-    switch (dim) {
-      case 64:
-        return fn(T{}, std::integral_constant<int, 64>{});
-      case 128:
-        return fn(T{}, std::integral_constant<int, 128>{});
-      case 256:
-        return fn(T{}, std::integral_constant<int, 256>{});
-    }
-    fail_internal("no attention tile of this head dimension");
-  };
-  if (dtype == DType::bf16) return with_type(__nv_bfloat16{});
-  if (dtype != DType::fp16) fail_internal("no attention tile of this dtype");
-  with_type(__half{});
-}
-
-StridedRows strided(const TensorView& view) {
-  return {view.data, view.row_stride, view.head_stride};
 }
 
 }  // namespace

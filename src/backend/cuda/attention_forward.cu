@@ -3,6 +3,7 @@
 #include "backend/cuda/attention_epilogue.cuh"
 #include "backend/cuda/attention_forward.hpp"
 #include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/tile_dims.hpp"
 
 namespace marble::cuda {
 namespace {
@@ -46,25 +47,6 @@ __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_const
     write_output<T, kDim, false>(params, unit, owner, output, softmax);
   else
     store_state(unit.state<kDim>(), owner, output, softmax);
-}
-
-/// Calls fn with the element type and tile dimension of a launch.
-template <typename Fn>
-void dispatch(DType dtype, int dim, Fn&& fn) {
-  const auto with_type = [&]<typename T>(T) {
-    switch (dim) {
-      case 64:
-        return fn(T{}, std::integral_constant<int, 64>{});
-      case 128:
-        return fn(T{}, std::integral_constant<int, 128>{});
-      case 256:
-        return fn(T{}, std::integral_constant<int, 256>{});
-    }
-    fail_internal("no attention tile of this head dimension");
-  };
-  if (dtype == DType::bf16) return with_type(__nv_bfloat16{});
-  if (dtype != DType::fp16) fail_internal("no attention tile of this dtype");
-  with_type(__half{});
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/tensor_map.hpp"
 #include "backend/cuda/tensor_ops.hpp"
+#include "backend/cuda/tile_dims.hpp"
 #include "backend/cuda/timeline_cuda.hpp"
 
 #include "marble/cuda.hpp"
@@ -20,21 +21,10 @@
 namespace marble::cuda {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
-
-/// The tile that pads `head_dim`.
-int tile_dim(std::int32_t head_dim) {
-  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : kMaxHeadDim;
-}
-
 const CudaBoundPlan& bound_here(const BoundPlan& plan) {
   const auto* bound = dynamic_cast<const CudaBoundPlan*>(&plan);
   require(bound != nullptr, "plan was bound by another backend, not by cuda");
   return *bound;
-}
-
-StridedRows strided(const TensorView& view) {
-  return {view.data, view.row_stride, view.head_stride};
 }
 
 /// True when rows can be read 16 bytes at a time, and by the copy engine.

@@ -5,6 +5,7 @@
 #include "backend/cuda/attention_backward.hpp"
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/tensor_map.hpp"
+#include "backend/cuda/tile_dims.hpp"
 
 #include "marble/error.hpp"
 
@@ -16,21 +17,12 @@ namespace {
 /// Key heads whose units alternate when sums have a planned order.
 constexpr std::int32_t kHeadsTogether = 8;
 
-/// The tile that pads `head_dim`.
-int tile_dim(std::int32_t head_dim) {
-  return head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
-}
-
 DqLayout layout_of(const RankPlan& plan) {
   const RankPlanHeader& header = plan.header();
   std::int64_t most_items = 0;
   for (const Work& work : plan.works()) most_items = std::max(most_items, work.backward_items.size());
   return dq_layout(header.local_heads, num_blocks(header.query_rows), tile_dim(header.head_dim),
                    header.local_kv_heads * most_items);
-}
-
-StridedRows strided(const TensorView& view) {
-  return {view.data, view.row_stride, view.head_stride};
 }
 
 /// True when base and strides are multiples of `bytes`.

@@ -8,6 +8,7 @@
 #include "backend/key_rows.hpp"
 
 #include "marble/rank_plan.hpp"
+#include "marble/tensor.hpp"
 
 #include <cstdint>
 
@@ -44,6 +45,10 @@ struct StridedRows {
   std::int64_t row_stride = 0;
   std::int64_t head_stride = 0;
 };
+
+inline StridedRows strided(const TensorView& view) {
+  return {view.data, view.row_stride, view.head_stride};
+}
 
 /// One work's forward pass. A unit is one (head, item, split); units are handed out head by head, items in plan order.
 struct ForwardParams {
