@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 namespace marble::oracle {
@@ -43,9 +44,7 @@ inline std::size_t offset(std::size_t row, std::size_t head, std::size_t heads, 
 }
 
 inline double dot(const double* a, const double* b, std::int32_t count) {
-  double sum = 0.0;
-  for (std::int32_t i = 0; i < count; ++i) sum += a[i] * b[i];
-  return sum;
+  return std::transform_reduce(a, a + count, b, 0.0);
 }
 
 /// softcap * tanh(scale * q.k / softcap), and its derivative with respect to scale * q.k.
@@ -91,11 +90,11 @@ inline DenseForward dense_forward(const DenseProblem& problem, const std::vector
     double sum = 0.0;
     for (double s : scores) sum += std::exp(s - max);
     lse = max + std::log(sum);
-    for (std::size_t i = 0; i < legal.size(); ++i)
-      for (std::int32_t d = 0; d < problem.dim; ++d)
-        result.out[query + static_cast<std::size_t>(d)] +=
-            std::exp(scores[i] - lse) *
-            v[offset(legal[i], key_head, kv_heads, problem.dim) + static_cast<std::size_t>(d)];
+    for (std::size_t i = 0; i < legal.size(); ++i) {
+      const double p = std::exp(scores[i] - lse);
+      const std::size_t at = offset(legal[i], key_head, kv_heads, problem.dim);
+      for (std::size_t d = 0; d < static_cast<std::size_t>(problem.dim); ++d) result.out[query + d] += p * v[at + d];
+    }
   });
   return result;
 }
@@ -112,6 +111,7 @@ inline DenseBackward dense_backward(const DenseProblem& problem, const std::vect
   for_each_query(problem, [&](std::size_t row, std::size_t head, std::size_t key_head) {
     const std::size_t query = offset(row, head, heads, problem.dim);
     const double delta = dot(&forward.out[query], &dout[query], problem.dim);
+    const double q_square = dot(&q[query], &q[query], problem.dim);
     for (std::size_t key : legal_keys(problem, row)) {
       const std::size_t at = offset(key, key_head, kv_heads, problem.dim);
       double slope = 0.0;
@@ -121,7 +121,7 @@ inline DenseBackward dense_backward(const DenseProblem& problem, const std::vect
       const double ds = p * (dp - delta) * slope * problem.scale;
       const double ds_size = p * (std::abs(dp) + std::abs(delta)) * problem.scale;
       result.dq_size += ds_size * ds_size * dot(&k[at], &k[at], problem.dim);
-      result.dk_size += ds_size * ds_size * dot(&q[query], &q[query], problem.dim);
+      result.dk_size += ds_size * ds_size * q_square;
       for (std::size_t d = 0; d < static_cast<std::size_t>(problem.dim); ++d) {
         result.dq[query + d] += ds * k[at + d];
         result.dk[at + d] += ds * q[query + d];
