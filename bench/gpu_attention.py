@@ -15,6 +15,7 @@ Outputs and gradients are compared with each other before anything is timed.
 import argparse
 import ctypes
 import datetime
+import functools
 import json
 import pathlib
 import statistics
@@ -209,16 +210,24 @@ def interleaved(calls, repeats):
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def flash_attention_4(causal, q, k, v):
-    """None where it is not installed."""
+@functools.cache
+def flash_attn_func():
+    """FlashAttention-4's; None, said once, where it is not installed."""
     try:
-        from flash_attn.cute import flash_attn_func
-    except ImportError:
+        from flash_attn.cute import flash_attn_func as function
+    except ImportError as error:
+        print(f"flash-4: not installed ({error})", flush=True)
         return None
-    rows = [x.transpose(1, 2) for x in (q, k, v)]
+    return function
+
+
+def flash_attention_4(causal, q, k, v):
+    function = flash_attn_func()
+    if function is None:
+        return None
 
     def call():
-        out = flash_attn_func(*rows, causal=causal)
+        out = function(*(x.transpose(1, 2) for x in (q, k, v)), causal=causal)
         return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
     return call
