@@ -19,7 +19,7 @@ help:
 	@echo "make test-python  install the Python package into .venv and test it there"
 	@echo "make build      set up and build everything: build/cpu/tools/marble/marble"
 	@echo "make gpu-test   build with CUDA and run the tests that need a GPU"
-	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks, those for two GPUs where there are two"
+	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks, those across GPUs where there are several"
 	@echo "make format     format all C++ sources"
 
 setup:
@@ -53,7 +53,7 @@ gpu-bench:
 	cmake --preset cuda -DMARBLE_BENCH=ON
 	cmake --build --preset cuda -j $(JOBS) --target marble_gpu_bench marble_cli
 	bench/gpu.sh
-	bench/two_gpus.sh
+	bench/across_gpus.sh
 
 format: setup
 	scripts/sources.sh | xargs clang-format-14 -i

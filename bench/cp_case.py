@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: 2026 The MARBLE authors
 # SPDX-License-Identifier: Apache-2.0
-"""A case of the two-GPU benchmark: its random tensors, and the exact attention that every system is held to."""
+"""Cases of the benchmark across GPUs: their random tensors, and the exact attention that every system is held to."""
 
 import dataclasses
 import json
 
 import torch
+import torch.distributed as dist
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Case:
     kv_heads: int
     head_dim: int = 128
     window: int = 0
+    seed: int = 0  # of the layout
 
     @property
     def layout_text(self):
@@ -31,6 +33,29 @@ class Case:
         return (4 if forward_only else 14) * self.head_dim * self.heads * pairs
 
 
+# Those of docs/across-gpus.md.
+CASES = [
+    Case("documents 128k", "qwen3vl-docs", 131072, 32, 4),
+    Case("window 1024, 128k", "gemma3-docs", 131072, 32, 16, window=1024),
+    Case("noise 128k", "bagel-mix", 131072, 28, 4),
+    Case("groups 128k", "molmo2-sft", 131072, 32, 8),
+    Case("causal 64k 32/4", "causal", 65536, 32, 4),
+    Case("causal 64k 32/32", "causal", 65536, 32, 32),
+    Case("causal 128k 32/4", "causal", 131072, 32, 4),
+    Case("causal 256k 32/4", "causal", 262144, 32, 4),
+]
+
+# Heads of the models; Gemma's layers with a window, which are five of six.
+MODELS = {"qwen3vl": (32, 4, 128, 0), "qwen38": (24, 4, 256, 0), "molmo2": (32, 8, 128, 0), "gemma3": (32, 16, 128, 1024),
+          "bagel": (28, 4, 128, 0)}  # fmt: skip
+GENERATORS = ("qwen3vl-docs", "qwen3vl-video", "qwen38-docs", "qwen38-video", "molmo2-video", "molmo2-images", "molmo2-sft",
+              "gemma3-docs", "gemma3-frames", "bagel-mix", "bagel-longvideo", "bagel-edit")  # fmt: skip
+
+
+def generator_case(name, tokens, seed=0):
+    return Case(f"{name} {tokens // 1024}k", name, tokens, *MODELS[name.split("-")[0]], seed=seed)
+
+
 def random_tensors(case, seed=0):
     """q, k, v, dout of the whole pack, [tokens, heads, head_dim], the same on every rank."""
     generator = torch.Generator("cuda").manual_seed(seed)
@@ -42,18 +67,23 @@ def random_tensors(case, seed=0):
     return draw(case.heads), draw(case.kv_heads), draw(case.kv_heads), draw(case.heads)
 
 
-def legal(tracks, window, i, j):
-    """MARBLE's mask rule, for FlexAttention and for the reference."""
-    sample, segment, noise = tracks
-    causal = (i >= j) & ((i - j < window) if window else (i >= 0))
-    same_span = (segment[i] == segment[j]) & (segment[i] >= 0)
-    return (causal | same_span) & ((noise[j] < 0) | (noise[i] == noise[j])) & (sample[i] == sample[j])
+def legal(queries, keys, window, i, j):
+    """MARBLE's mask rule, for FlexAttention and for the reference: whether query i sees key j, by their tracks (position,
+    sample, segment, noise)."""
+    position, sample, segment, noise = queries
+    key_position, key_sample, key_segment, key_noise = keys
+    seen = position[i] >= key_position[j]
+    if window:
+        seen = seen & (position[i] - key_position[j] < window)
+    same_span = (segment[i] == key_segment[j]) & (segment[i] >= 0)
+    return (seen | same_span) & ((key_noise[j] < 0) | (noise[i] == key_noise[j])) & (sample[i] == key_sample[j])
 
 
 class Reference:
     """Attention of the first key head and its query heads, at sampled rows and keys of the whole pack.
 
-    fp64, but for what a key's gradient needs of every query, its LSE and delta, which are made in fp32.
+    fp64, but for what a key's gradient needs of every query, its LSE and delta, which are made in fp32, each rank its
+    share. Collective.
     """
 
     SAMPLES = 512
@@ -65,7 +95,7 @@ class Reference:
         q, k, v, dout = tensors
         self.q, self.dout = (x[:, : self.group].transpose(0, 1) for x in (q, dout))  # [heads, tokens, head_dim]
         self.k, self.v = k[:, 0], v[:, 0]
-        self.legal = lambda i, j: legal(tracks, case.window, i, j)
+        self.legal = lambda i, j: legal(tracks, tracks, case.window, i, j)
         self.tokens = case.tokens
         generator = torch.Generator("cuda").manual_seed(seed)
 
@@ -91,9 +121,10 @@ class Reference:
 
     def row_sums(self):
         """LSE and delta of every query, [heads, tokens]."""
-        lse, delta = torch.empty(2, self.group, self.tokens, device="cuda")
+        sums = torch.zeros(2, self.group, self.tokens, device="cuda")
+        lse, delta = sums
         key, value, everything = self.k.float(), self.v.float(), torch.arange(self.tokens, device="cuda")
-        for begin in range(0, self.tokens, self.CHUNK):
+        for begin in range(self.CHUNK * dist.get_rank(), self.tokens, self.CHUNK * dist.get_world_size()):
             rows = everything[begin : begin + self.CHUNK]
             mask = self.legal(rows[:, None], everything[None, :])
             for h in range(self.group):
@@ -101,6 +132,7 @@ class Reference:
                 lse[h, rows] = scores.logsumexp(-1)
                 out = scores.sub_(lse[h, rows, None]).exp_() @ value
                 delta[h, rows] = (out * self.dout[h, rows].float()).sum(-1)
+        dist.all_reduce(sums)
         return lse, delta
 
     def add_keys(self, lse, delta):

@@ -25,9 +25,10 @@ class Library:
         declare("group_begin", LONG, POINTER, POINTER, POINTER, LONG)
         declare("group_wait", ctypes.c_int, POINTER, LONG)
         text = ctypes.c_char_p
-        declare("layer_open", POINTER, POINTER, text, LONG, ctypes.c_uint64, LONG, INT, INT, INT, INT, INT, text)
+        declare("layer_open", POINTER, POINTER, text, LONG, ctypes.c_uint64, LONG, INT, INT, INT, INT, INT, text, text)
         declare("layer_close", None, POINTER)
         declare("layer_describe", text, POINTER)
+        declare("layer_predicted_ms", ctypes.c_double, POINTER)
         for name in ("rows", "tokens", "legal_pairs"):
             declare(f"layer_{name}", LONG, POINTER)
         declare("layer_positions", LONG, POINTER, POINTER)
@@ -71,22 +72,34 @@ class Group:
         self.library.must(self.library.lib.marble_group_wait(self.handle, ticket) == 0)
 
 
+STRATEGIES = ("ring", "alltoall", "allgather")
+PLACEMENTS = ("contiguous", "zigzag", "striped", "ptrr", "chunks", "dealt")
+
+
+def mesh_modes(size):
+    """Every split of the GPUs into ring x Ulysses."""
+    return [f"{size // ulysses}x{ulysses}" for ulysses in range(1, size + 1) if size % ulysses == 0]
+
+
 class Marble:
-    """One layer. Modes: auto (the planner's choice), ring, alltoall, allgather, ulysses."""
+    """One layer. A mode is a mesh "ring x ulysses", a strategy and a placement, or "auto": what it leaves open is the
+    planner's choice."""
 
     name = "marble"
 
     def __init__(self, group, case, mode="auto"):
         self.group, self.case, self.mode = group, case, mode
-        ulysses = group.size if mode == "ulysses" else 1
-        strategy = "" if mode in ("auto", "ulysses") else mode
+        words = [word for word in mode.split() if word != "auto"]
+        ring, ulysses = next((map(int, word.split("x")) for word in words if word[0].isdigit()), (0, 0))
+        strategy, placement = (next((w for w in words if w in known), "") for known in (STRATEGIES, PLACEMENTS))
         self.lib = group.library.lib
         self.handle = self.lib.marble_layer_open(
-            group.handle, case.layout_text.encode(), case.tokens, 0, case.window, case.heads, case.kv_heads,
-            case.head_dim, group.size // ulysses, ulysses, strategy.encode(),
+            group.handle, case.layout_text.encode(), case.tokens, case.seed, case.window, case.heads, case.kv_heads,
+            case.head_dim, ring, ulysses, strategy.encode(), placement.encode(),
         )  # fmt: skip
         group.library.must(self.handle)
         self.detail = self.lib.marble_layer_describe(self.handle).decode()
+        self.predicted_ms = self.lib.marble_layer_predicted_ms(self.handle)
         self.rows = self.lib.marble_layer_rows(self.handle)
         self.pairs = self.lib.marble_layer_legal_pairs(self.handle)
         positions = torch.empty(self.rows, dtype=torch.int64)
@@ -94,8 +107,10 @@ class Marble:
         self.positions = positions[:count].cuda()
 
     def tracks(self):
-        tracks = [torch.empty(self.lib.marble_layer_tokens(self.handle), dtype=torch.int32) for _ in range(3)]
-        self.lib.marble_layer_tracks(self.handle, *(t.data_ptr() for t in tracks))
+        """Position, sample, segment and noise of every token of the pack."""
+        tokens = self.lib.marble_layer_tokens(self.handle)
+        tracks = [torch.arange(tokens, dtype=torch.int32)] + [torch.empty(tokens, dtype=torch.int32) for _ in range(3)]
+        self.lib.marble_layer_tracks(self.handle, *(t.data_ptr() for t in tracks[1:]))
         return [t.cuda() for t in tracks]
 
     def load(self, tensors):

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The MARBLE authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What bench/two_gpus.py calls through ctypes: layers over the GPUs of a torchrun job, on torch's memory and stream,
-// and a link kept busy. Functions return null, or other than 0, on failure; marble_layer_error says why.
+// What bench/across_gpus.py and bench/busy_link.py call through ctypes: layers over the GPUs of a torchrun job, on
+// torch's memory and stream, and a link kept busy. Functions return null, or other than 0, on failure;
+// marble_layer_error says why.
 
 #include "marble/attention.hpp"
 #include "marble/cost.hpp"
@@ -76,14 +77,24 @@ struct Layer {
   }
 };
 
+bool is_json(std::string_view layout) {
+  return layout.starts_with('{');
+}
+
 Layout make_layout(std::string_view text, std::int64_t tokens, std::uint64_t seed) {
-  return text.starts_with('{') ? layout_from_json(text) : generate(text, tokens, seed);
+  return is_json(text) ? layout_from_json(text) : generate(text, tokens, seed);
+}
+
+/// The planner's mesh for all ranks of one node.
+Mesh choose_mesh_of_node(const Layout& layout, const Model& model, std::int32_t num_ranks, const PlanOptions& options) {
+  return choose_mesh(layout, model, num_ranks, num_ranks, options).best().mesh;
 }
 
 std::string describe(const Layer& layer) {
   const LayerCost cost = estimate(layer.plan);
-  return fmt::format("{} {}, {:.3f} ms predicted, {} workspace bytes, {}", to_string(layer.plan.placement),
-                     to_string(layer.plan.layers[0].strategy), static_cast<double>(cost.total_ns()) / 1e6,
+  return fmt::format("{}x{} {} {}, {:.3f} ms predicted, {} workspace bytes, {}", layer.plan.mesh.ring,
+                     layer.plan.mesh.ulysses, to_string(layer.plan.placement), to_string(layer.plan.layers[0].strategy),
+                     static_cast<double>(cost.total_ns()) / 1e6,
                      workspace_bytes(layer.rank_plan, DType::bf16, *layer.backend), layer.group.transport->describe());
 }
 
@@ -117,18 +128,24 @@ void marble_group_close(void* group) {
   delete static_cast<marble::Group*>(group);
 }
 
-/// `layout`: a generator's name, with tokens and seed, or JSON. An empty strategy is the planner's choice.
+/// `layout`: a generator's name, with tokens and seed, or JSON. What is 0 or empty is the planner's choice: the mesh
+/// (`ring` and `ulysses` together), strategy, placement.
 void* marble_layer_open(void* group, const char* layout, std::int64_t tokens, std::uint64_t seed, std::int64_t window,
                         std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim, std::int32_t ring,
-                        std::int32_t ulysses, const char* strategy) {
+                        std::int32_t ulysses, const char* strategy, const char* placement) {
   using namespace marble;
   return guarded<void*>(nullptr, [&] {
     Model model{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .layers = {LayerKind{{window, false}, 1}}};
+    if (!is_json(layout)) model.order_dependent = generator(layout).order_dependent;
     PlanOptions options;
     if (*strategy != '\0') options.strategy = parse_strategy(strategy);
+    if (*placement != '\0') options.placement = parse_placement(placement);
     auto layer = std::make_unique<Layer>(Layer{*static_cast<Group*>(group), {}, {}, nullptr, nullptr, {}});
     Transport& transport = *layer->group.transport;
-    layer->plan = make_plan(make_layout(layout, tokens, seed), model, {.ring = ring, .ulysses = ulysses}, options);
+    const Layout pack = make_layout(layout, tokens, seed);
+    const Mesh mesh = ring > 0 ? Mesh{.ring = ring, .ulysses = ulysses}
+                               : choose_mesh_of_node(pack, model, transport.num_ranks(), options);
+    layer->plan = make_plan(pack, model, mesh, options);
     layer->rank_plan = make_rank_plan(layer->plan, transport.rank());
     layer->backend = make_cuda_backend(layer->group.device, layer->group.stream);
     AttentionOptions attention;
@@ -138,6 +155,11 @@ void* marble_layer_open(void* group, const char* layout, std::int64_t tokens, st
     layer->description = describe(*layer);
     return layer.release();
   });
+}
+
+/// Of one layer, forward and backward.
+double marble_layer_predicted_ms(void* layer) {
+  return static_cast<double>(marble::estimate(static_cast<marble::Layer*>(layer)->plan).total_ns()) / 1e6;
 }
 
 void marble_layer_close(void* layer) {

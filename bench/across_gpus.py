@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""Layers over all GPUs of a torchrun job, of any number: MARBLE beside PyTorch's context parallelism, in one run.
+
+    torchrun --nproc-per-node 2 bench/across_gpus.py --lib libmarble_gpu_bench.so [--out rows.jsonl] [--only NAME …]
+    torchrun --nproc-per-node 8 bench/across_gpus.py --lib libmarble_gpu_bench.so --generators 262144
+
+For each case and each mode of each system: output and gradients are compared with exact attention at sampled rows and
+keys; a mode whose error exceeds LIMIT times that of MARBLE on one GPU is listed as wrong and not timed. The others are
+swept once, then the best mode of each system is timed, forward and backward, by turns. A time is the median over the
+repeats of the slowest rank's, by device events; TFLOP/s count legal pairs only, for one GPU. Rows are added as they come.
+"""
+
+import argparse
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from cp_case import CASES, GENERATORS, Case, Reference, generator_case, random_tensors
+from cp_marble import PLACEMENTS, Group, Library, Marble, mesh_modes
+from cp_peers import FLEX_MODES, SDPA_MODES, TorchFlex, TorchSdpa
+from cp_timing import BEGUN, Rows, agreed, attempt, begin_job, end_job, interleaved, say, slowest, summed, time_limit
+
+CHECK_TOKENS = 131072  # longer packs are checked at this length
+LIMIT = 3.0  # peers sum bf16 partials; wrong masks and races are orders of magnitude off
+TENSORS = ("out", "dq", "dk", "dv")
+
+
+class Bench:
+    def __init__(self, arguments):
+        self.arguments = arguments
+        self.library = Library(arguments.lib)
+        self.mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+        self.group = None if arguments.peers_only else Group(self.library)
+        self.alone = Group(self.library, alone=True)
+        self.rows = Rows(arguments.out, arguments.commit)
+
+    def row(self, case, system, **values):
+        about = {"case": case.name, "system": system.name, "mode": system.mode, "tokens": case.tokens}
+        about |= {"heads": case.heads, "kv_heads": case.kv_heads, "head_dim": case.head_dim, "window": case.window}
+        return self.rows.add(**about, detail=system.detail, **values)
+
+    def marble_modes(self):
+        """The planner's choice, of all and over each mesh; over the longest ring, what it chose among."""
+        meshes = mesh_modes(dist.get_world_size())
+        modes = ["auto", *meshes]
+        if self.arguments.placements:
+            return modes + [f"{meshes[0]} {placement}" for placement in PLACEMENTS]
+        return modes + [f"{meshes[0]} {strategy}" for strategy in ("ring", "alltoall")]
+
+    def systems(self, case):
+        """(class, mode) of all that can run the case."""
+        found = [] if self.group is None else [(Marble, mode) for mode in self.marble_modes()]
+        found += [(TorchSdpa, mode) for mode in SDPA_MODES] if case.layout == "causal" else []
+        found += [(TorchFlex, mode) for mode in FLEX_MODES] if case.layout != "causal" else []
+        return [(kind, mode) for kind, mode in found if not self.arguments.modes or mode in self.arguments.modes]
+
+    def make(self, kind, case, mode, tracks):
+        if kind is Marble:
+            return Marble(self.group, case, mode)
+        return TorchFlex(self.mesh, case, mode, tracks) if kind is TorchFlex else TorchSdpa(self.mesh, case, mode)
+
+    def loaded(self, kind, case, mode, tracks, tensors):
+        system = self.make(kind, case, mode, tracks)
+        system.load(tensors)
+        return system
+
+    def tracks(self, case):
+        layer = Marble(self.alone, case)
+        found = layer.tracks(), layer.pairs
+        layer.close()
+        return found
+
+    def one_gpu_errors(self, case, tensors, reference):
+        """Of MARBLE on one GPU."""
+        layer = Marble(self.alone, case)
+        layer.load(tensors)
+        layer.layer()
+        errors = reference.errors(layer.results(), layer.positions, lambda sums: sums)
+        layer.close()
+        return errors
+
+    def run_case(self, case):
+        say(f"{case.name}: {case.heads}/{case.kv_heads} heads of {case.head_dim}")
+        small = case.smaller(CHECK_TOKENS)
+        tracks, _ = self.tracks(small)
+        tensors = random_tensors(small)
+        reference = Reference(small, tensors, tracks)
+        own = self.one_gpu_errors(small, tensors, reference)
+        say(f"  one GPU's errors: {dict(zip(TENSORS, (f'{error:.2e}' for error in own)))}")
+        ratios = {}
+        for kind, mode in self.systems(case):
+            with time_limit(self.arguments.limit):
+                right = self.check(case, small, kind, mode, tracks, tensors, reference, own)
+            if right is not None:
+                ratios[kind, mode] = right
+        del reference
+        full_tracks, pairs = self.tracks(case)
+        if small != case:
+            tracks, tensors = full_tracks, random_tensors(case)
+        best = {}
+        for (kind, mode), right in ratios.items():
+            with time_limit(self.arguments.limit):
+                ms = self.sweep(case, kind, mode, tracks, tensors, right)
+            if ms is not None and (kind not in best or ms < best[kind][0]):
+                best[kind] = (ms, mode)
+        with time_limit(self.arguments.limit):
+            systems = [self.loaded(kind, case, mode, tracks, tensors) for kind, (_, mode) in best.items()]
+            self.compare(case, systems, pairs, ratios)
+
+    def check(self, case, small, kind, mode, tracks, tensors, reference, own):
+        """Errors over one GPU's by tensor, if the mode is right; if not, that becomes a row."""
+        begun = time.monotonic()
+        system = None
+
+        def run():
+            nonlocal system
+            system = self.make(kind, small, mode, tracks)
+            system.load(tensors)
+            run_within(system, system.layer)
+            return system.results()
+
+        results, error = attempt(run)
+        if agreed(error):
+            say(f"  {kind.name} {mode}: failed: {error}")
+            self.rows.add(
+                case=case.name, system=kind.name, mode=mode, tokens=small.tokens, status="failed", reason=error
+            )
+            return None
+        errors = reference.errors(results, system.positions, summed)
+        ratios = {name: round(mine / one, 3) for name, mine, one in zip(TENSORS, errors, own)}
+        right = all(ratio <= LIMIT for ratio in ratios.values())
+        took = f"{time.monotonic() - begun:.1f} s"
+        say(f"  {kind.name} {mode}: {'right' if right else 'WRONG'}, errors over one GPU's {ratios}; {took}")
+        if not right:
+            self.row(small, system, status="wrong", errors_over_one_gpu=ratios)
+        system.close()
+        return ratios if right else None
+
+    def sweep(self, case, kind, mode, tracks, tensors, ratios):
+        """Milliseconds of one right mode by itself; None when it fails."""
+        system, error = attempt(lambda: self.loaded(kind, case, mode, tracks, tensors))
+        ms = None
+        if not agreed(error):
+            ms, error = attempt(lambda: interleaved({"": lambda: run_within(system, system.layer)}, repeats=2)[""])
+        if agreed(error):
+            say(f"  {kind.name} {mode}: failed: {error}")
+            self.rows.add(
+                case=case.name, system=kind.name, mode=mode, tokens=case.tokens, status="failed", reason=error
+            )
+            return None
+        values = {"predicted_ms": round(system.predicted_ms, 3)} if kind is Marble else {}
+        self.row(case, system, status="swept", layer_ms=round(ms, 3), errors_over_one_gpu=ratios, **values)
+        say(f"  {kind.name} {mode}: {ms:.2f} ms; {system.detail}")
+        system.close()
+        torch.cuda.empty_cache()
+        return ms
+
+    def compare(self, case, systems, pairs, all_ratios):
+        calls = {}
+        for system in systems:
+            calls[system.name, "forward_ms"] = lambda s=system: run_within(s, s.forward)
+            calls[system.name, "layer_ms"] = lambda s=system: run_within(s, s.layer)
+        times = interleaved(calls, self.arguments.repeats)
+        gpus = dist.get_world_size()
+        for system in systems:
+            forward, layer = times[system.name, "forward_ms"], times[system.name, "layer_ms"]
+            entry = self.row(
+                case, system, status="timed", forward_ms=round(forward, 3), layer_ms=round(layer, 3), legal_pairs=pairs,
+                forward_tflops=round(case.flops(pairs, True) / forward / 1e9 / gpus, 1),
+                layer_tflops=round(case.flops(pairs) / layer / 1e9 / gpus, 1),
+                errors_over_one_gpu=all_ratios[type(system), system.mode],
+            )  # fmt: skip
+            ratio = layer / times[Marble.name, "layer_ms"] if (Marble.name, "layer_ms") in times else float("nan")
+            say(
+                f"  => {system.name} {system.mode}: forward {forward:.2f} ms {entry['forward_tflops']:.0f}, layer "
+                f"{layer:.2f} ms {entry['layer_tflops']:.0f} TFLOP/s a GPU; {ratio:.3f} of marble's time"
+            )
+            system.close()
+
+    def scaling(self, case):
+        """The same layer on one GPU, by rank 0."""
+        systems = [Marble(self.alone, case), Marble(self.group, case)]
+        tensors = random_tensors(case)
+        for system in systems:
+            system.load(tensors)
+        calls = {"one": systems[0].layer if dist.get_rank() == 0 else lambda: None, "all": systems[1].layer}
+        times = interleaved(calls, max(1, self.arguments.repeats // 2))
+        speedup = round(times["one"] / times["all"], 3)
+        self.row(case, systems[1], status="scaling", one_gpu_ms=round(times["one"], 3), layer_ms=round(times["all"], 3),
+                 speedup=speedup)  # fmt: skip
+        say(f"{case.name}: one GPU {times['one']:.2f} ms, all {times['all']:.2f} ms, speed-up {speedup}")
+        for system in systems:
+            system.close()
+
+    def soak(self, layers):
+        """Layers of changing layouts, each bound anew: time, and growth of the GPU's memory after the first tenth."""
+        begun, used = time.monotonic(), []
+        for i in range(layers):
+            case = generator_case(GENERATORS[i % len(GENERATORS)], 8192 + 512 * (i % 17), seed=i)
+            layer = Marble(self.group, case)
+            layer.load(random_tensors(case))
+            layer.layer()
+            self.group.check()
+            layer.close()
+            if i in (layers // 10, layers - 1):
+                torch.cuda.empty_cache()
+                free, total = torch.cuda.mem_get_info()
+                used.append(total - free)
+        seconds, growth = slowest([time.monotonic() - begun, used[-1] - used[0]])
+        self.rows.add(case="soak", system=Marble.name, status="soak", layers=layers, seconds=round(seconds, 1),
+                      memory_growth_bytes=int(growth))  # fmt: skip
+        say(f"soak: {layers} layers in {seconds:.1f} s, memory grew by {growth / 2**20:.0f} MiB")
+
+
+def run_within(system, fn):
+    return system.within(fn) if hasattr(system, "within") else fn()
+
+
+def run(bench, arguments):
+    def wanted(name):
+        return not arguments.only or any(name.startswith(prefix) for prefix in arguments.only)
+
+    def in_time():
+        return slowest([time.monotonic() - BEGUN])[0] < arguments.budget
+
+    cases = CASES
+    if arguments.generators:
+        cases = [generator_case(name, arguments.generators) for name in GENERATORS]
+    for case in filter(lambda case: wanted(case.name), cases):
+        if not in_time():
+            say(f"{case.name}: left out, as {arguments.budget} s are over")
+            continue
+        bench.run_case(case)
+        torch.cuda.empty_cache()
+    if bench.group is None:
+        return
+    for case in (
+        Case("scaling, causal 256k 32/4", "causal", 262144, 32, 4),
+        Case("scaling, noise 256k", "bagel-mix", 262144, 28, 4),
+    ):
+        if wanted(case.name) and in_time():
+            with time_limit(arguments.limit):
+                bench.scaling(case)
+    if wanted("soak") and in_time():
+        with time_limit(10 * arguments.limit):
+            bench.soak(1000)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lib", required=True)
+    parser.add_argument("--out")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="*", help="cases whose name begins so; scaling, soak")
+    parser.add_argument("--modes", nargs="*", help="only these modes")
+    parser.add_argument(
+        "--generators", type=int, metavar="TOKENS", help="the twelve generators instead of the usual cases"
+    )
+    parser.add_argument("--placements", action="store_true", help="sweep MARBLE's placements, not its strategies")
+    parser.add_argument("--peers-only", action="store_true", help="leave MARBLE out")
+    parser.add_argument("--limit", type=int, default=60, help="seconds for one mode; a longer one ends the run")
+    parser.add_argument("--budget", type=int, default=3600, help="seconds after which no case is begun")
+    parser.add_argument("--commit", help="instead of the head of this tree")
+    arguments = parser.parse_args()
+    torch._dynamo.config.recompile_limit = 256
+    begin_job()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        run(Bench(arguments), arguments)
+    end_job()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: 2026 The MARBLE authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of docs/across-gpus.md and README.md from the rows of bench/across_gpus.sh, for bench/gpu_table.py."""
+
+import json
+import pathlib
+
+RESULTS = pathlib.Path(__file__).resolve().parent / "results"
+MARBLE = "marble"
+NONE = "-"
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def numbers_of_gpus():
+    return sorted(
+        int(path.stem.split("_")[2]) for path in RESULTS.glob("across_gpus_*.jsonl") if path.stem[-1].isdigit()
+    )
+
+
+def table(head, rows):
+    line = "| " + " | ".join("---" for _ in head) + " |"
+    return ["| " + " | ".join(head) + " |", line, *("| " + " | ".join(row) + " |" for row in rows)]
+
+
+class Figures:
+    """Rows of one number of GPUs; of rows that say the same, the last."""
+
+    def __init__(self, gpus):
+        self.rows = read(RESULTS / f"across_gpus_{gpus}.jsonl")
+        rows = [r for r in self.rows if r["rung"] == "automatic"]
+        self.timed = {(r["case"], r["system"]): r for r in rows if r["status"] == "timed"}
+        self.swept = {(r["case"], r["system"], r["mode"]): r for r in rows if r["status"] == "swept"}
+
+    def of(self, status):
+        return [row for row in self.rows if row["status"] == status]
+
+    def pairs(self):
+        """MARBLE's timed row of each case and PyTorch's, or None."""
+        for (case, system), row in self.timed.items():
+            if system == MARBLE:
+                peers = [r for (c, s), r in self.timed.items() if c == case and s != MARBLE]
+                yield row, min(peers, key=lambda r: r["layer_ms"], default=None)
+
+
+def ms(row, key="layer_ms"):
+    return f"{row[key]:,.1f} ms" if row else NONE
+
+
+def ratio(own, peer, key="layer_ms"):
+    return f"{peer[key] / own[key]:.2f}" if peer else NONE
+
+
+def label(row):
+    heads = f"{row['heads']}/{row['kv_heads']}"
+    dim = "" if row["head_dim"] == 128 else f" of {row['head_dim']}"
+    return row["case"] + ("" if heads in row["case"] else f", {heads} heads{dim}")
+
+
+def speed_table(figures):
+    rows = [
+        [label(own), f"{ms(own)}, {own['layer_tflops']:.0f}", f"{peer['mode']}: {ms(peer)}" if peer else NONE,
+         ratio(own, peer), ratio(own, peer, "forward_ms"), own["commit"]]
+        for own, peer in figures.pairs()
+    ]  # fmt: skip
+    return table(["case", "MARBLE, TFLOP/s of a GPU", "PyTorch at its best", "layer", "forward", "commit"], rows)
+
+
+def choice_table(figures):
+    """The planner's choice against the best that was measured."""
+    rows = []
+    for case in dict.fromkeys(case for case, system, _ in figures.swept if system == MARBLE):
+        modes = {mode: r for (c, s, mode), r in figures.swept.items() if (c, s) == (case, MARBLE)}
+        if "auto" not in modes or len(modes) == 1:
+            continue
+        auto, best = modes["auto"], min(modes.values(), key=lambda r: r["layer_ms"])
+        chosen = auto["detail"].split(",")[0]
+        found = best["detail"].split(",")[0]
+        rows.append([case, f"{chosen}: {ms(auto)}", ms(auto, "predicted_ms"), f"{found}: {ms(best)}",
+                     f"{auto['layer_ms'] / best['layer_ms']:.3f}"])  # fmt: skip
+    return table(["case", "the planner's choice", "predicted", "measured best", "over it"], rows)
+
+
+def refused_table(figures):
+    found = [r for r in figures.rows if r["status"] in ("wrong", "failed")]
+    why = [r.get("reason") or f"errors over one GPU's {r['errors_over_one_gpu']}" for r in found]
+    return table(
+        ["case", "system", "mode", "why"], [[r["case"], r["system"], r["mode"], w] for r, w in zip(found, why)]
+    )
+
+
+def other_table(figures):
+    """What is measured of MARBLE alone."""
+    rows = [[r["case"], f"one GPU {ms(r, 'one_gpu_ms')}, {r['gpus']} GPUs {ms(r)}", f"{r['speedup']:.2f}"]
+            for r in figures.of("scaling")]  # fmt: skip
+    rows += [[f"{r['work']} beside a busy link", f"{ms(r, 'busy_ms')}, alone {ms(r, 'alone_ms')}; link busy for "
+              f"{ms(r, 'link_ms')}", f"{r['speed']:.3f}"] for r in figures.of("busy link")]  # fmt: skip
+    rows += [[f"soak of {r['layers']:,} layers of changing layouts", f"{r['seconds']} s",
+              f"{r['memory_growth_bytes'] / 2**20:+.0f} MiB"] for r in figures.of("soak")]  # fmt: skip
+    for r in figures.of("timed"):
+        zero_sm = figures.timed.get((r["case"], MARBLE))
+        if r["rung"] != "automatic" and r["system"] == MARBLE and zero_sm:
+            times = f"{ms(r)}, by copy engines {ms(zero_sm)}"
+            rows.append([f"{r['case']} by {r['rung']}", times, f"{r['layer_ms'] / zero_sm['layer_ms']:.2f}"])
+    return table(["what", "times", "ratio"], rows)
+
+
+def parts_table(gpus):
+    rows = []
+    for run in read(RESULTS / f"across_gpus_{gpus}_parts.jsonl"):
+        case = f"{run['case']}, {run['heads']}/{run['kv_heads']}, {run['mesh']['ring']}x{run['mesh']['ulysses']}"
+        for layer in run["layers"]:
+            window = f", window {layer['window']}" if layer["window"] else ""
+            for direction in ("forward", "backward"):
+                part = layer[direction]
+                times = [f"{part[key]:.2f}" for key in ("layer_ms", "compute_ms", "communication_ms")]
+                rows.append([case + window, direction, *times, f"{part['layer_over_longer']:.3f}"])
+    return table(["case", "pass", "layer, ms", "compute alone", "communication alone", "layer / longer"], rows)
+
+
+def blocks():
+    """By file, by name of the block in it."""
+    docs, readme = {}, {}
+    for gpus in numbers_of_gpus():
+        figures = Figures(gpus)
+        docs |= {
+            f"{gpus} GPUs, speed": speed_table(figures),
+            f"{gpus} GPUs, choice": choice_table(figures),
+            f"{gpus} GPUs, not timed": refused_table(figures),
+            f"{gpus} GPUs, alone": other_table(figures),
+            f"{gpus} GPUs, parts": parts_table(gpus),
+        }
+        readme[f"{gpus} GPUs"] = speed_table(figures)
+    return {"README.md": readme, "docs/across-gpus.md": docs}
