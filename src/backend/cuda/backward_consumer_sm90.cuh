@@ -14,17 +14,17 @@
 namespace marble::cuda {
 
 template <typename T, int kDim>
-class BackwardConsumer : private ConsumerBarriers<T, kDim> {
+class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
  public:
   using Traits = BackwardTraits<kDim>;
-  using Base = ConsumerBarriers<T, kDim>;
+  using Base = BackwardConsumerBase<T, kDim>;
   static constexpr int kScores = Traits::kTileQueries / 2;  // accumulators that a thread holds: of S^T and dP^T,
   static constexpr int kParts = Traits::kTileQueries / 64;  // packed 64 queries at a time, for less overlap of lives
   static constexpr int kGradients = kDim / 2;               // of dK and dV,
   static constexpr int kDq = Traits::kDqColumns / 2;        // and of dQ
 
   __device__ __forceinline__ BackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params)
-      : Base(shared), params_(params) {}
+      : Base(shared, params) {}
 
   __device__ __forceinline__ void run() {
     if (params_.has_softcap)
@@ -35,23 +35,19 @@ class BackwardConsumer : private ConsumerBarriers<T, kDim> {
 
  private:
   using Base::group;
+  using Base::params_;
   using Base::parity;
   using Base::rings_;
   using Base::shared_;
   using Base::stage;
   using Base::thread;
 
-  struct Gradients {
-    float dk[kGradients];
-    float dv[kGradients];
-  };
+  using Gradients = KeyGradients<kGradients>;
 
   template <bool kSoftcap>
   __device__ __forceinline__ void attend_units() {
-    while (this->begin_unit()) {
-      Gradients sums;
-#pragma unroll
-      for (int i = 0; i < kGradients; ++i) sums.dk[i] = sums.dv[i] = 0.f;
+    Gradients sums;
+    while (this->begin_unit(sums)) {
       bool is_last;
       do {
         const QueryTile tile = this->wait_queries();
@@ -62,14 +58,7 @@ class BackwardConsumer : private ConsumerBarriers<T, kDim> {
         else
           is_last = attend_tile<false, kSoftcap>(tile, sums);
       } while (!is_last);
-      this->release(&shared_.keys_empty);
-      const BackwardMessage unit = this->unit();
-      const RowsOfThread rows = {unit.key_row + group() * 64 + fragment_row(thread()), 0, thread() % 4};
-      this->wait_key_turn(params_);
-      add_gradient(params_, params_.dk, unit.key_head, rows, sums.dk, params_.gradient_scale);
-      add_gradient(params_, params_.dv, unit.key_head, rows, sums.dv, 1.f);
-      this->pass_key_turn(params_);
-      this->end_unit();
+      this->end_unit(group() * 64, 0, sums);
     }
   }
 
@@ -197,8 +186,6 @@ class BackwardConsumer : private ConsumerBarriers<T, kDim> {
 #pragma unroll
     for (int i = 0; i < 16; i += 4) store_matrices_transposed(row + i * 4 * 64, &fragments[i]);
   }
-
-  const BackwardParams& params_;
 };
 
 }  // namespace marble::cuda

@@ -12,17 +12,17 @@
 namespace marble::cuda {
 
 template <typename T, int kDim>
-class WideBackwardConsumer : private ConsumerBarriers<T, kDim> {
+class WideBackwardConsumer : private BackwardConsumerBase<T, kDim> {
  public:
   using Traits = BackwardTraits<kDim>;
-  using Base = ConsumerBarriers<T, kDim>;
+  using Base = BackwardConsumerBase<T, kDim>;
   static constexpr int kQueries = 32;              // of the tile's 64, that this group exponentiates
   static constexpr int kScores = kQueries / 2;     // accumulators that a thread holds: of S^T and dP^T,
   static constexpr int kColumns = kDim / 2;        // and columns of dV, dQ and dK,
   static constexpr int kGradients = kColumns / 2;  // as accumulators
 
   __device__ __forceinline__ WideBackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params)
-      : Base(shared), params_(params) {}
+      : Base(shared, params) {}
 
   __device__ __forceinline__ void run() {
     if (params_.has_softcap)
@@ -33,36 +33,25 @@ class WideBackwardConsumer : private ConsumerBarriers<T, kDim> {
 
  private:
   using Base::group;
+  using Base::params_;
   using Base::parity;
   using Base::rings_;
   using Base::shared_;
   using Base::stage;
   using Base::thread;
 
-  struct Gradients {
-    float dk[kGradients];
-    float dv[kGradients];
-  };
+  using Gradients = KeyGradients<kGradients>;
 
   template <bool kSoftcap>
   __device__ __forceinline__ void attend_units() {
-    while (this->begin_unit()) {
-      Gradients sums;
-#pragma unroll
-      for (int i = 0; i < kGradients; ++i) sums.dk[i] = sums.dv[i] = 0.f;
+    Gradients sums;
+    while (this->begin_unit(sums)) {
       QueryTile tile;
       do {
         tile = this->wait_queries();
         attend_tile<kSoftcap>(tile, sums);
       } while ((tile.flags & QueryTile::kEndsUnit) == 0);
-      this->release(&shared_.keys_empty);
-      const BackwardMessage unit = this->unit();
-      const RowsOfThread rows = {unit.key_row + fragment_row(thread()), group() * kColumns, thread() % 4};
-      this->wait_key_turn(params_);
-      add_gradient(params_, params_.dk, unit.key_head, rows, sums.dk, params_.gradient_scale);
-      add_gradient(params_, params_.dv, unit.key_head, rows, sums.dv, 1.f);
-      this->pass_key_turn(params_);
-      this->end_unit();
+      this->end_unit(0, group() * kColumns, sums);
     }
   }
 
@@ -165,8 +154,6 @@ class WideBackwardConsumer : private ConsumerBarriers<T, kDim> {
     fence_shared_for_copy_engine();
     named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
   }
-
-  const BackwardParams& params_;
 };
 
 }  // namespace marble::cuda

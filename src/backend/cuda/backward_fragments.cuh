@@ -113,43 +113,50 @@ __device__ __forceinline__ void add_gradient(const BackwardParams& params, const
   }
 }
 
-/// The barriers that every consumer warpgroup waits for and releases.
+/// A thread's part of a unit's dK and dV.
+template <int kCount>
+struct KeyGradients {
+  float dk[kCount];
+  float dv[kCount];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) dk[i] = dv[i] = 0.f;
+  }
+};
+
+/// What both kinds of consumer warpgroups have in common: how units begin and end, and the barriers between.
 template <typename T, int kDim>
-class ConsumerBarriers {
+class BackwardConsumerBase {
  public:
   using Traits = BackwardTraits<kDim>;
 
-  __device__ __forceinline__ explicit ConsumerBarriers(BackwardShared<T, kDim>& shared) : shared_(shared) {}
+  __device__ __forceinline__ BackwardConsumerBase(BackwardShared<T, kDim>& shared, const BackwardParams& params)
+      : shared_(shared), params_(params) {}
 
-  /// Waits for a unit and its keys; false when there is no more work. Its message stays readable until `end_unit`.
-  __device__ __forceinline__ bool begin_unit() {
+  /// Waits for a unit and its keys, and clears the sums; false when there is no more work.
+  template <int kCount>
+  __device__ __forceinline__ bool begin_unit(KeyGradients<kCount>& sums) {
     barrier_wait(&shared_.work_full[rings_.stage(ConsumerRings::kUnits)], rings_.parity(ConsumerRings::kUnits));
     if (unit().key_head < 0) return false;
     barrier_wait(&shared_.k_full, rings_.stage(ConsumerRings::kUnits));
     barrier_wait(&shared_.v_full, rings_.stage(ConsumerRings::kUnits));
+    sums.clear();
     return true;
   }
 
-  __device__ __forceinline__ const BackwardMessage& unit() const {
-    return shared_.work[rings_.stage(ConsumerRings::kUnits)];
-  }
-
-  __device__ __forceinline__ void end_unit() {
+  /// The sums of a unit leave. This warpgroup's begin at `row` and `column` of the key tile.
+  template <int kCount>
+  __device__ __forceinline__ void end_unit(int row, int column, const KeyGradients<kCount>& sums) {
+    release(&shared_.keys_empty);
+    const int key_head = unit().key_head;
+    const RowsOfThread rows = {unit().key_row + row + fragment_row(thread()), column, thread() % 4};
+    wait_key_turn();
+    add_gradient(params_, params_.dk, key_head, rows, sums.dk, params_.gradient_scale);
+    add_gradient(params_, params_.dv, key_head, rows, sums.dv, 1.f);
+    pass_key_turn();
     release(&shared_.work_empty[rings_.stage(ConsumerRings::kUnits)]);
     rings_.advance(ConsumerRings::kUnits);
-  }
-
-  /// Splits of an item add their dK and dV in their order, if there is a planned one.
-  __device__ __forceinline__ void wait_key_turn(const BackwardParams& params) const {
-    if (params.num_splits > 1 && params.order.key_turns != nullptr)
-      wait_turn(&params.order.key_turns[unit().tile], unit().split);
-  }
-
-  __device__ __forceinline__ void pass_key_turn(const BackwardParams& params) const {
-    if (params.num_splits == 1 || params.order.key_turns == nullptr) return;
-    __threadfence();
-    named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
-    if (group() == 0 && thread() == 0) pass_turn(&params.order.key_turns[unit().tile], unit().split + 1);
   }
 
   __device__ __forceinline__ QueryTile wait_queries() {
@@ -182,12 +189,32 @@ class ConsumerBarriers {
   __device__ __forceinline__ static int group() { return static_cast<int>(thread_index() / 128) - 1; }
   __device__ __forceinline__ static int thread() { return static_cast<int>(thread_index() % 128); }
 
+  /// The unit at hand.
+  __device__ __forceinline__ const BackwardMessage& unit() const {
+    return shared_.work[rings_.stage(ConsumerRings::kUnits)];
+  }
+
   /// Of the query tile at hand.
   __device__ __forceinline__ int stage() const { return rings_.stage(ConsumerRings::kTiles); }
   __device__ __forceinline__ std::uint32_t parity() const { return rings_.parity(ConsumerRings::kTiles); }
 
   BackwardShared<T, kDim>& shared_;
+  const BackwardParams& params_;
   ConsumerRings rings_;
+
+ private:
+  /// Splits of an item add their dK and dV in their order, if there is a planned one.
+  __device__ __forceinline__ void wait_key_turn() const {
+    if (params_.num_splits > 1 && params_.order.key_turns != nullptr)
+      wait_turn(&params_.order.key_turns[unit().tile], unit().split);
+  }
+
+  __device__ __forceinline__ void pass_key_turn() const {
+    if (params_.num_splits == 1 || params_.order.key_turns == nullptr) return;
+    __threadfence();
+    named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
+    if (group() == 0 && thread() == 0) pass_turn(&params_.order.key_turns[unit().tile], unit().split + 1);
+  }
 };
 
 }  // namespace marble::cuda
