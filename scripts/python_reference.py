@@ -5,6 +5,7 @@
 
 import inspect
 import pathlib
+import re
 import sys
 
 import marble
@@ -21,7 +22,7 @@ Written by scripts/python_reference.py from the docstrings. The guide is [python
 
 def signature(thing):
     """One parameter a line when it is long; annotations as written."""
-    text = str(inspect.signature(thing)).replace("'", "")
+    text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(thing)))
     return text if len(text) < 90 else text.replace(", ", ",\n    ").replace("(", "(\n    ", 1)
 
 

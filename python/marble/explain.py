@@ -61,6 +61,9 @@ def _explain_layer(plan: Plan, layer: int, window: int, clamp: bool, count: int)
         f"  busiest rank over mean {total:.3f}, step by step {by_step:.3f}",
         f"  keys received by all ranks {received:,} (ring {ring:,}, all-gather {allgather:,})",
     ]
+    if native.keep != "nothing":
+        low, full, _ = plan.kept[layer].shape
+        lines.append(f"  each keeps {native.keep} for backward: {low / 2**20:,.1f} MiB (fp32: {full / 2**20:,.1f})")
     for step, work in enumerate(native.step_pairs(layer)):
         lines.append(f"  step {step}: legal pairs per ring rank {', '.join(f'{pairs:,}' for pairs in work)}")
     return lines

@@ -31,6 +31,9 @@ def token_mean(
     them (DDP and FSDP do by default): it multiplies by the number of ranks. ``group``: ranks to average over when they
     are more than the plan's (data parallel ones included). A pack without valid tokens gives 0.
     """
+    for name, x in (("losses", losses), ("valid", valid)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: {type(x).__name__} should be a torch.Tensor")
     if losses.shape != valid.shape:
         raise ValueError(f"losses: shape {list(losses.shape)} should be valid's {list(valid.shape)}")
     if valid.dtype != torch.bool:

@@ -23,14 +23,15 @@ class Window(NamedTuple):
     clamp: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Model:
     """
     Heads and layers that share one token order.
 
     ``layers`` maps a window (None: none, an int, or a :class:`Window`) to the number of attention layers that use it.
     ``order_dependent`` says that other layers (recurrent, convolution) need the given token order.
-    Raises ValueError on impossible numbers, TypeError on wrong types.
+    Equal models have equal kinds of layers in the same order. Raises ValueError on impossible numbers, TypeError on
+    wrong types.
     """
 
     heads: int
@@ -63,10 +64,15 @@ class Model:
         """The kinds of layers; a size of 0 means no window."""
         return tuple(to_window(window) for window in self.layers)
 
-    def key(self) -> tuple[object, ...]:
-        """A hashable value that equal models share."""
+    def _key(self) -> tuple[object, ...]:
         counts = tuple(self.layers.values())
         return (self.heads, self.kv_heads, self.head_dim, self.windows, counts, self.order_dependent)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Model) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
 
     def to_native(self) -> _native.Model:
         """The planner's form."""

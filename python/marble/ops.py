@@ -38,25 +38,34 @@ def _scalar_view(x: Tensor) -> tuple[int, int, int, int, int, int]:
     return x.data_ptr(), rows, heads, 1, x.stride(0), x.stride(1)
 
 
+def _forward_results(q: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    return out, lse, q.new_empty(kept.shape[q.dtype == torch.float32], dtype=torch.uint8)
+
+
 @torch.library.custom_op("marble::attention_forward", mutates_args=())
 def attention_forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     rank_plan: Tensor,
+    kept: Tensor,
     group: str,
     softmax_scale: float,
     softcap: float,
     deterministic: bool,
-) -> tuple[Tensor, Tensor]:
-    """Output [rows, heads, head_dim] in q's dtype and LSE [rows, heads] in fp32."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """
+    Output [rows, heads, head_dim] in q's dtype, LSE [rows, heads] in fp32, and the bytes that the plan keeps for
+    backward, whose number is in the shape of ``kept`` (:attr:`marble.Plan.kept`).
+    """
     q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    out, lse, saved = _forward_results(q, kept)
     with collective_call(group, q) as session:
         bound = session.bound(rank_plan, _DTYPES[q.dtype], softmax_scale, softcap, deterministic)
-        bound.forward(_view(q), _view(k), _view(v), _view(out), _scalar_view(lse))
-    return out, lse
+        bound.forward(_view(q), _view(k), _view(v), _view(out), _scalar_view(lse), saved.data_ptr())
+    return out, lse, saved
 
 
 @attention_forward.register_fake
@@ -65,12 +74,13 @@ def _(
     k: Tensor,
     v: Tensor,
     rank_plan: Tensor,
+    kept: Tensor,
     group: str,
     softmax_scale: float,
     softcap: float,
     deterministic: bool,
-) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(q.shape[:2], dtype=torch.float32)
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _forward_results(q, kept)
 
 
 @torch.library.custom_op("marble::attention_backward", mutates_args=())
@@ -80,6 +90,7 @@ def attention_backward(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    saved: Tensor,
     dout: Tensor | None,
     dlse: Tensor | None,
     rank_plan: Tensor,
@@ -109,6 +120,7 @@ def attention_backward(
             _view(dq),
             _view(dk),
             _view(dv),
+            saved.data_ptr(),
         )
     return dq, dk, dv
 
@@ -120,6 +132,7 @@ def _(
     v: Tensor,
     out: Tensor,
     lse: Tensor,
+    saved: Tensor,
     dout: Tensor | None,
     dlse: Tensor | None,
     rank_plan: Tensor,
@@ -134,18 +147,24 @@ def _(
 
 def _attention_setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.set_materialize_grads(False)
-    q, k, v, rank_plan, *ctx.options = inputs
-    out, lse = output
-    ctx.save_for_backward(q, k, v, out, lse, rank_plan)
+    q, k, v, rank_plan, _, *ctx.options = inputs
+    ctx.save_for_backward(q, k, v, *output, rank_plan)
 
 
-def _attention_grads(ctx: Any, dout: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
-    q, k, v, out, lse, rank_plan = ctx.saved_tensors
-    grads = attention_backward(q, k, v, out, lse, dout, dlse, rank_plan, *ctx.options)
-    return (*grads, None, None, None, None, None)
+def _attention_grads(ctx: Any, dout: Tensor | None, dlse: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    *tensors, rank_plan = ctx.saved_tensors
+    grads = attention_backward(*tensors, dout, dlse, rank_plan, *ctx.options)
+    return (*grads, *[None] * (len(ctx.options) + 2))
 
 
 attention_forward.register_autograd(_attention_grads, setup_context=_attention_setup)
+
+
+def _refuse_second_gradients(*_: Any) -> None:
+    raise NotImplementedError("marble.attention: gradients of its gradients are not computed")
+
+
+attention_backward.register_autograd(_refuse_second_gradients)
 
 
 @torch.library.custom_op("marble::sum_over_ranks", mutates_args=())

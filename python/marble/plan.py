@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from marble.mesh import Mesh
 from marble.model import Model, Window, to_window
 
 PAD = -1
+LEAST_KEPT = 256  # bytes of a layer
 
 
 class Piece(NamedTuple):
@@ -36,8 +38,9 @@ class Plan:
     ``rows``: of this rank's tensors, pads included; depends only on tokens, mesh and block, so shapes do not change
     with the layout. ``positions``: int64 [rows], the pack position of each row, -1 in pads, which sit at the end; the
     only part that :meth:`to` moves. ``rank_plans``: one uint8 tensor per kind of layer, the work and transfers that
-    attention carries out. ``data``: the whole plan, serialised (uint8). ``digest``: equal on ranks that hold the same
-    plan.
+    attention carries out. ``kept``: one empty tensor per kind of layer, of shape [bytes that one layer keeps for
+    backward in bf16 or fp16, in fp32, 0]; numbers in a shape may change without compiling again. ``data``: the whole
+    plan, serialised (uint8). ``digest``: equal on ranks that hold the same plan.
     """
 
     tokens: int
@@ -48,6 +51,7 @@ class Plan:
     layout_digest: int
     positions: torch.Tensor
     rank_plans: tuple[torch.Tensor, ...]
+    kept: tuple[torch.Tensor, ...]
     data: torch.Tensor
 
     def __post_init__(self) -> None:
@@ -55,16 +59,21 @@ class Plan:
             # Sizes of these change with the layout: compiled code must not be specialised to them.
             for tensor in (*self.rank_plans, self.data):
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
+            for tensor in self.kept:
+                torch._dynamo.maybe_mark_dynamic(tensor, (0, 1))
 
     def __getstate__(self) -> dict[str, Any]:
         # One tensor travels from a loader's worker faster than many: each costs an exchange with the worker.
         parts = [self.positions.cpu().view(torch.uint8), *self.rank_plans, self.data]
         state = {key: value for key, value in self.__dict__.items() if not isinstance(value, (torch.Tensor, tuple))}
-        return {**state, "parts": torch.cat(parts), "sizes": [part.numel() for part in parts]}
+        kept = [tensor.shape for tensor in self.kept]
+        return {**state, "parts": torch.cat(parts), "sizes": [part.numel() for part in parts], "kept": kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         positions, *rank_plans, data = (part.clone() for part in state.pop("parts").split(state.pop("sizes")))
-        self.__dict__.update(state, positions=positions.view(torch.int64), rank_plans=tuple(rank_plans), data=data)
+        kept = tuple(torch.empty(shape, dtype=torch.uint8) for shape in state.pop("kept"))
+        self.__dict__.update(state, rank_plans=tuple(rank_plans), kept=kept, data=data)
+        self.positions = positions.view(torch.int64)
         self.__post_init__()
 
     def __repr__(self) -> str:
@@ -150,6 +159,21 @@ def _pieces(positions: np.ndarray) -> Iterator[Piece]:
         yield Piece(int(positions[start]), start, end - start)
 
 
+def _check_types(expected: type | tuple[type, ...], **arguments: Any) -> None:
+    kind = expected[0] if isinstance(expected, tuple) else expected
+    name = kind.__name__ if kind.__module__ == "builtins" else f"marble.{kind.__name__}"
+    for argument, value in arguments.items():
+        if not isinstance(value, expected):
+            raise TypeError(f"{argument}: {type(value).__name__} should be a {name}")
+
+
+def _sizes_kept(rank_plan: np.ndarray, keep: str) -> torch.Tensor:
+    sizes = [0, 0]
+    if keep != "nothing":  # compiled code takes 0 for a constant: so some bytes, even where nothing is fetched
+        sizes = [max(LEAST_KEPT, _native.saved_bytes(rank_plan, dtype)) for dtype in ("bf16", "fp32")]
+    return torch.empty((*sizes, 0), dtype=torch.uint8)
+
+
 def plan(
     layout: Layout,
     *,
@@ -159,6 +183,7 @@ def plan(
     placement: str | None = None,
     strategy: str | None = None,
     canonical: str | None = None,
+    keep: str = "nothing",
     block: int = 128,
     threads: int = 2,
 ) -> Plan:
@@ -167,11 +192,17 @@ def plan(
 
     ``mesh`` defaults to one rank, ``rank`` to the mesh's own. ``placement`` (contiguous, zigzag, striped, ptrr, ...),
     ``strategy`` (ring, alltoall, allgather) and ``canonical`` (sequence, stack) are the planner's choice when None;
+    ``keep``: what forward leaves for backward, which exchanges the rest again: ``nothing`` but the caller's tensors,
+    the heads that Ulysses ``scattered``, or with them every ``fetched`` key; more memory, fewer bytes between ranks.
     ``block`` is the number of rows of a tile. Raises ValueError naming what is impossible, TypeError on wrong types.
     """
-    for name, value, expected in (("layout", layout, Layout), ("model", model, Model), ("mesh", mesh, Mesh)):
-        if not isinstance(value, expected) and not (name == "mesh" and value is None):
-            raise TypeError(f"{name}: {type(value).__name__} should be a marble.{expected.__name__}")
+    _check_types(Layout, layout=layout)
+    _check_types(Model, model=model)
+    _check_types((Mesh, NoneType), mesh=mesh)
+    _check_types((int, NoneType), rank=rank)
+    _check_types((str, NoneType), placement=placement, strategy=strategy, canonical=canonical)
+    _check_types(str, keep=keep)
+    _check_types(int, block=block, threads=threads)
     mesh = Mesh() if mesh is None else mesh
     if rank is not None:
         mesh = replace(mesh, rank=rank)
@@ -184,9 +215,11 @@ def plan(
         canonical=canonical,
         placement=placement,
         strategy=strategy,
+        keep=keep,
         block=block,
         threads=threads,
     )
+    rank_plans = [native.rank_plan(mesh.rank, layer, threads) for layer in range(len(model.layers))]
     own = native.positions(mesh.rank)
     positions = torch.full((native.rows,), PAD, dtype=torch.int64)
     positions[: len(own)] = torch.from_numpy(own)
@@ -198,8 +231,7 @@ def plan(
         digest=native.digest,
         layout_digest=layout.digest,
         positions=positions,
-        rank_plans=tuple(
-            torch.from_numpy(native.rank_plan(mesh.rank, layer, threads)) for layer in range(len(model.layers))
-        ),
+        rank_plans=tuple(torch.from_numpy(rank_plan) for rank_plan in rank_plans),
+        kept=tuple(_sizes_kept(rank_plan, keep) for rank_plan in rank_plans),
         data=torch.from_numpy(native.to_bytes()),
     )

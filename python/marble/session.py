@@ -42,6 +42,7 @@ class Session:
         self._bound: dict[object, OrderedDict[object, _native.Attention]] = {}
         self._indices: OrderedDict[object, torch.Tensor] = OrderedDict()
         self._lock = threading.Lock()
+        self._call_lock = threading.Lock()
 
     def _make_transport(self, stream: int) -> _native.Transport:
         if self.group is None or self._notices is None:
@@ -62,19 +63,20 @@ class Session:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Numbers a collective call, and tells the other ranks why it failed here."""
-        if self._notices is None:
-            yield
-            return
-        self._notices.begin_call()
-        try:
-            self._notices.settle()
-            yield
-        except _native.TransportError as error:
-            self._raise_explained(error)
-        except Exception as error:
-            refuse_call(self._name, str(error), is_counted=True)
-            raise
+        """Numbers a call and tells the other ranks why it failed here. One at a time: calls share workspaces."""
+        with self._call_lock:
+            if self._notices is None:
+                yield
+                return
+            self._notices.begin_call()
+            try:
+                self._notices.settle()
+                yield
+            except _native.TransportError as error:
+                self._raise_explained(error)
+            except Exception as error:
+                refuse_call(self._name, str(error), is_counted=True)
+                raise
 
     @property
     def has_own_transport(self) -> bool:

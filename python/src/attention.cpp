@@ -56,14 +56,19 @@ class Attention {
   }
 
   void forward(const TensorTuple& q, const TensorTuple& k, const TensorTuple& v, const TensorTuple& out,
-               const TensorTuple& lse) {
+               const TensorTuple& lse, std::uintptr_t saved) {
     const nb::gil_scoped_release released;
-    attention_forward(*bound_, {.q = io(q), .k = io(k), .v = io(v), .out = io(out), .lse = to_view(lse, DType::fp32)});
+    attention_forward(*bound_, {.q = io(q),
+                                .k = io(k),
+                                .v = io(v),
+                                .out = io(out),
+                                .lse = to_view(lse, DType::fp32),
+                                .saved = reinterpret_cast<void*>(saved)});
   }
 
   void backward(const TensorTuple& q, const TensorTuple& k, const TensorTuple& v, const TensorTuple& out,
                 const TensorTuple& lse, const TensorTuple& dout, const TensorTuple& delta_shift, const TensorTuple& dq,
-                const TensorTuple& dk, const TensorTuple& dv) {
+                const TensorTuple& dk, const TensorTuple& dv, std::uintptr_t saved) {
     const nb::gil_scoped_release released;
     BackwardCall call{.q = io(q), .k = io(k), .v = io(v), .out = io(out), .lse = to_view(lse, DType::fp32)};
     call.dout = io(dout);
@@ -71,6 +76,7 @@ class Attention {
     call.dk = io(dk);
     call.dv = io(dv);
     call.delta_shift = to_view(delta_shift, DType::fp32);
+    call.saved = reinterpret_cast<void*>(saved);
     attention_backward(*bound_, call);
   }
 
@@ -99,10 +105,17 @@ void bind_attention(nb::module_& module) {
            nb::arg("rank_plan"), nb::arg("dtype"), nb::arg("softmax_scale"), nb::arg("softcap"),
            nb::arg("deterministic"), nb::arg("backend"), nb::arg("transport"), nb::keep_alive<1, 7>(),
            nb::keep_alive<1, 8>())
-      .def("forward", &Attention::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"))
+      .def("forward", &Attention::forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
+           nb::arg("saved"))
       .def("backward", &Attention::backward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("lse"),
-           nb::arg("dout"), nb::arg("delta_shift"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"));
+           nb::arg("dout"), nb::arg("delta_shift"), nb::arg("dq"), nb::arg("dk"), nb::arg("dv"), nb::arg("saved"));
   module.def("rank_plan_key", &key_of, nb::arg("rank_plan"));
+  module.def(
+      "saved_bytes",
+      [](const ArrayIn<std::uint8_t>& rank_plan, const std::string& dtype) {
+        return saved_bytes(to_rank_plan(rank_plan), parse_dtype(dtype));
+      },
+      nb::arg("rank_plan"), nb::arg("dtype"));
 }
 
 }  // namespace marble::python

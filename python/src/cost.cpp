@@ -32,6 +32,7 @@ CandidateTuple to_tuple(const Candidate& candidate) {
 std::tuple<std::string, std::vector<CandidateTuple>> choice_for(const Plan& plan, int threads) {
   PlanOptions options;
   options.canonical = plan.canonical;
+  options.keep = plan.keep;
   options.block = plan.block;
   options.stripe = plan.block;
   options.threads = threads;

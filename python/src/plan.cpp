@@ -33,11 +33,13 @@ Model to_model(std::int32_t heads, std::int32_t kv_heads, std::int32_t head_dim,
 }
 
 PlanOptions to_options(const std::optional<std::string>& canonical, const std::optional<std::string>& placement,
-                       const std::optional<std::string>& strategy, std::int32_t block, int threads) {
+                       const std::optional<std::string>& strategy, const std::string& keep, std::int32_t block,
+                       int threads) {
   PlanOptions options;
   if (canonical) options.canonical = parse_canonical(*canonical);
   if (placement) options.placement = parse_placement(*placement);
   if (strategy) options.strategy = parse_strategy(*strategy);
+  options.keep = parse_keep(keep);
   options.block = block;
   options.stripe = block;
   options.threads = threads;
@@ -84,6 +86,7 @@ void bind_plan(nb::module_& module) {
       .def_ro("ring_tokens", &Plan::ring_tokens)
       .def_prop_ro("layout", [](const Plan& plan) { return Layout(plan.layout); })
       .def_prop_ro("canonical", [](const Plan& plan) { return std::string(to_string(plan.canonical)); })
+      .def_prop_ro("keep", [](const Plan& plan) { return std::string(to_string(plan.keep)); })
       .def_prop_ro("placement", [](const Plan& plan) { return std::string(to_string(plan.placement)); })
       .def_prop_ro("strategies", &strategies_of)
       .def(
@@ -104,15 +107,15 @@ void bind_plan(nb::module_& module) {
       "make_plan",
       [](const Layout& layout, const Model& model, std::int32_t ring, std::int32_t ulysses, std::int32_t ranks_per_node,
          const std::optional<std::string>& canonical, const std::optional<std::string>& placement,
-         const std::optional<std::string>& strategy, std::int32_t block, int threads) {
+         const std::optional<std::string>& strategy, const std::string& keep, std::int32_t block, int threads) {
         const Mesh mesh{.ring = ring, .ulysses = ulysses, .ranks_per_node = ranks_per_node};
-        const PlanOptions options = to_options(canonical, placement, strategy, block, threads);
+        const PlanOptions options = to_options(canonical, placement, strategy, keep, block, threads);
         const nb::gil_scoped_release released;
         return make_plan(layout, model, mesh, options);
       },
       nb::arg("layout"), nb::arg("model"), nb::arg("ring"), nb::arg("ulysses"), nb::arg("ranks_per_node"),
-      nb::arg("canonical") = nb::none(), nb::arg("placement") = nb::none(), nb::arg("strategy") = nb::none(),
-      nb::arg("block") = 128, nb::arg("threads") = 2);
+      nb::arg("canonical").none(), nb::arg("placement").none(), nb::arg("strategy").none(), nb::arg("keep"),
+      nb::arg("block"), nb::arg("threads"));
 }
 
 }  // namespace marble::python

@@ -17,6 +17,7 @@ MIXED = [
     [],
     [("causal", 1)],
 ]
+KEEPS = ["nothing", "scattered", "fetched"]
 MESHES = [(1, 1), (2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (4, 4), (3, 3)]
 
 
@@ -50,6 +51,18 @@ def test_low_precision_is_as_exact_as_its_rounding(pool, dtype, ranks, ulysses):
     pool.run(ranks, "attention_is_dense", MIXED, ulysses=ulysses, dtype=dtype)
 
 
+@pytest.mark.parametrize("keep", KEEPS[1:])
+@pytest.mark.parametrize(("ranks", "ulysses", "strategy"), [(4, 1, "ring"), (4, 2, "alltoall"), (3, 3, "ring")])
+def test_what_backward_keeps_is_exact(pool, ranks, ulysses, strategy, keep):
+    pool.run(ranks, "attention_is_dense", MIXED, ulysses=ulysses, strategy=strategy, layers={None: 1, 30: 1}, keep=keep)
+    pool.run(ranks, "attention_is_dense", MIXED, ulysses=ulysses, strategy=strategy, keep=keep, dtype="bfloat16")
+
+
+def test_what_backward_keeps_is_not_received_again(pool):
+    received = [pool.run(4, "bytes_received_backward", MIXED, keep=keep) for keep in KEEPS]
+    assert all(first > second > third for first, second, third in zip(*received, strict=True)), received
+
+
 @pytest.mark.parametrize(
     "options", [{"gaps": True}, {"softcap": 5.0}, {"dim": 40}, {"block": 8}, {"block": 64}], ids=str
 )
@@ -78,10 +91,11 @@ def test_no_length_need_divide(pool, samples, ranks):
     window=st.sampled_from([None, 1, 7, 64, marble.Window(9, clamp=True)]),
     strategy=st.sampled_from([None, "ring", "alltoall", "allgather"]),
     placement=st.sampled_from([None, "contiguous", "zigzag", "striped", "ptrr", "chunks", "dealt"]),
+    keep=st.sampled_from(KEEPS),
     block=st.sampled_from([8, 16, 128]),
     gaps=st.booleans(),
 )
-def test_any_layout_is_exact(pool, layout, mesh, window, strategy, placement, block, gaps):
+def test_any_layout_is_exact(pool, layout, mesh, window, strategy, placement, keep, block, gaps):
     ranks, ulysses = mesh
     pool.run(
         ranks,
@@ -91,6 +105,7 @@ def test_any_layout_is_exact(pool, layout, mesh, window, strategy, placement, bl
         layers={window: 1},
         strategy=strategy,
         placement=placement,
+        keep=keep,
         block=block,
         gaps=gaps,
     )

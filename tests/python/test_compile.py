@@ -49,7 +49,8 @@ def tensors(plan):
 def test_opcheck_of_attention(layer):
     plan = make_plan(PACKS[1])
     torch.library.opcheck(
-        torch.ops.marble.attention_forward.default, (*tensors(plan), plan.rank_plans[layer], "", 0.3, 0.0, False)
+        torch.ops.marble.attention_forward.default,
+        (*tensors(plan), plan.rank_plans[layer], plan.kept[layer], "", 0.3, 0.0, False),
     )
 
 
@@ -183,5 +184,6 @@ def test_autocast_and_swapped_backends_keep_parameters():
         assert layer(torch.randn(plan.rows, 32), plan).shape == (plan.rows, 32)
 
 
-def test_ranks_compile_alike(pool):
-    pool.run(4, "compiled_layers_are_eager", PACKS)
+@pytest.mark.parametrize("keep", ["nothing", "scattered", "fetched"])
+def test_ranks_compile_alike(pool, keep):
+    pool.run(4, "compiled_layers_are_eager", PACKS, keep=keep)

@@ -24,9 +24,12 @@ Q, K = torch.randn(PLAN.rows, 4, 8), torch.randn(PLAN.rows, 2, 8)
         ((Q.double(), K, K), {}, TypeError, "q: torch.float64 should be float32, bfloat16 or float16"),
         ((Q, K.to("meta"), K), {}, ValueError, "k: on meta, should be on q's cpu"),
         ((Q.numpy(), K, K), {}, TypeError, "q: ndarray should be a torch.Tensor"),
+        ((Q, K, None), {}, TypeError, "v: NoneType should be a torch.Tensor"),
+        ((Q, K.to_sparse(), K), {}, TypeError, "k: torch.sparse_coo should be torch.strided"),
         ((Q, K, K), {"window": 5}, ValueError, "window: 5 is no layer kind of this plan's model, which has None"),
         ((Q, K, K), {"window": "5"}, TypeError, "window: '5' should be None, an integer"),
         ((Q, K, K), {"softmax_scale": 0.0}, ValueError, "softmax_scale: 0.0 should be positive"),
+        ((Q, K, K), {"softmax_scale": "1"}, TypeError, "softmax_scale: '1' should be a number"),
         ((Q, K, K), {"softcap": -1.0}, ValueError, "softcap: -1.0 should be 0"),
     ],
 )
@@ -42,6 +45,11 @@ def test_plans_are_checked():
         marble.plan([[("causal", 3)]], model=MODEL)
     with pytest.raises(ValueError, match="placement"):
         marble.plan(LAYOUT, model=MODEL, placement="nowhere")
+    for name, value in {"placement": 3, "keep": None, "block": "16", "mesh": 2, "model": None, "rank": "0"}.items():
+        with pytest.raises(TypeError, match=f"{name}: {type(value).__name__} should be a "):
+            marble.plan(**{"layout": LAYOUT, "model": MODEL, name: value})
+    with pytest.raises(ValueError, match="keep.*everything.*nothing, scattered, fetched"):
+        marble.plan(LAYOUT, model=MODEL, keep="everything")
     with pytest.raises(ValueError, match="rank: 3 should be in 0..1"):
         marble.plan(LAYOUT, model=MODEL, mesh=marble.Mesh(ring=2), rank=3)
     simulated = marble.plan(LAYOUT, model=MODEL, mesh=marble.Mesh(ring=2), block=16)
@@ -85,11 +93,11 @@ def test_a_broken_rank_plan_is_refused():
     broken = PLAN.rank_plans[0].clone()
     broken[-1] ^= 1
     with pytest.raises(ValueError, match="rank plan"):
-        torch.ops.marble.attention_forward(Q, K, K, broken, "", 1.0, 0.0, False)
+        torch.ops.marble.attention_forward(Q, K, K, broken, PLAN.kept[0], "", 1.0, 0.0, False)
     with pytest.raises(ValueError, match="rank_plan: 5 bytes are too few"):
-        torch.ops.marble.attention_forward(Q, K, K, broken[:5], "", 1.0, 0.0, False)
+        torch.ops.marble.attention_forward(Q, K, K, broken[:5], PLAN.kept[0], "", 1.0, 0.0, False)
     with pytest.raises(ValueError, match="group: no process group 'nobody' in this process"):
-        torch.ops.marble.attention_forward(Q, K, K, PLAN.rank_plans[0], "nobody", 1.0, 0.0, False)
+        torch.ops.marble.attention_forward(Q, K, K, PLAN.rank_plans[0], PLAN.kept[0], "nobody", 1.0, 0.0, False)
 
 
 def test_refusals_come_before_communication(pool):

@@ -125,7 +125,7 @@ def test_what_gpus_do_not_cover_is_refused():
 @pytest.mark.parametrize("layer", [0, 1])
 def test_opcheck_of_attention(layer):
     plan = marble.plan(marble.Layout(PACK), model=MODEL)
-    arguments = (*tensors(plan), plan.rank_plans[layer], "", 0.125, 0.0, True)
+    arguments = (*tensors(plan), plan.rank_plans[layer], plan.kept[layer], "", 0.125, 0.0, True)
     torch.library.opcheck(torch.ops.marble.attention_forward.default, arguments)
 
 

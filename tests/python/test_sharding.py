@@ -90,5 +90,6 @@ def test_explain_names_placement_choice_balance_and_keys():
         "keys received",
     ):
         assert word in words
-    given = marble.plan(layout, model=MODEL, mesh=mesh, block=16, placement="striped", strategy="ring").explain()
-    assert "given; the planner would choose" in given
+    given = marble.plan(layout, model=MODEL, mesh=mesh, block=16, placement="striped", strategy="ring", keep="fetched")
+    assert "given; the planner would choose" in given.explain()
+    assert "each keeps fetched for backward: 0." in given.explain()

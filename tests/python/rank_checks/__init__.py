@@ -4,6 +4,7 @@
 
 from .attention import (
     attention_is_dense,
+    bytes_received_backward,
     compiled_layers_are_eager,
     staged_messages_are_exact,
     streams_are_current_ones,
@@ -26,6 +27,7 @@ __all__ = [
     "a_lone_refusal_ends_the_others_waits",
     "a_silent_peer_is_named",
     "attention_is_dense",
+    "bytes_received_backward",
     "compiled_layers_are_eager",
     "different_plans_are_refused",
     "features_reach_their_rows",

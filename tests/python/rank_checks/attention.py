@@ -96,6 +96,21 @@ def attention_is_dense(
     return worst
 
 
+def bytes_received_backward(group, samples, **options):
+    """What this rank receives in one backward pass on a ring of two Ulysses pairs."""
+    from marble.groups import session_of
+
+    model = marble.Model(heads=4, kv_heads=2, head_dim=16)
+    mesh = mesh_of(group, ulysses=2)
+    plan = marble.plan(marble.Layout(samples), model=model, mesh=mesh, block=16, strategy="ring", **options)
+    inputs = [torch.randn(plan.rows, heads, 16, requires_grad=True) for heads in (4, 2, 2)]
+    out = marble.attention(*inputs, plan)
+    transport = session_of(mesh.group, torch.device("cpu"))._transport
+    before = transport.bytes_received
+    out.sum().backward()
+    return transport.bytes_received - before
+
+
 def two_groups_run_at_once(group):
     """Two halves of the world attend over packs of their own."""
     rank = dist.get_rank(group)
@@ -116,7 +131,7 @@ def staged_messages_are_exact(group):
     marble.forget_group(mesh.group)
 
 
-def compiled_layers_are_eager(group, packs, device="cpu", ulysses=2):
+def compiled_layers_are_eager(group, packs, device="cpu", ulysses=2, **options):
     """A compiled step over several layouts on all ranks: one graph, the eager results, checkpointed layers."""
     from torch._dynamo.testing import CompileCounterWithBackend
     from torch.utils.checkpoint import checkpoint
@@ -138,7 +153,7 @@ def compiled_layers_are_eager(group, packs, device="cpu", ulysses=2):
 
     compiled = torch.compile(step, backend=counter, fullgraph=True)
     for seed, pack in enumerate(packs):
-        plan = marble.plan(marble.Layout(pack), model=model, mesh=mesh, block=block)
+        plan = marble.plan(marble.Layout(pack), model=model, mesh=mesh, block=block, **options)
         x = (
             torch.randn(plan.tokens, 32, generator=torch.Generator().manual_seed(seed))
             .to(device, dtype)

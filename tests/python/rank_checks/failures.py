@@ -121,7 +121,7 @@ def a_failed_transport_stays_failed(group):
     views = [marble.ops._view(x) for x in (q, k, k, out)]
     for words in ("layer 0 forward step", "transport broken failed before; make a new one"):
         try:
-            bound.forward(*views, marble.ops._scalar_view(torch.ones(plan.rows, 2)))
+            bound.forward(*views, marble.ops._scalar_view(torch.ones(plan.rows, 2)), 0)
         except marble.TransportError as error:
             assert words in str(error), error
         else:
