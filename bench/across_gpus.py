@@ -24,7 +24,7 @@ from cp_marble import PLACEMENTS, Group, Library, Marble, mesh_modes
 from cp_peers import FLEX_MODES, SDPA_MODES, TorchFlex, TorchSdpa
 from cp_timing import BEGUN, Rows, agreed, attempt, begin_job, end_job, interleaved, say, slowest, summed, time_limit
 
-CHECK_TOKENS = 131072  # longer packs are checked at this length
+CHECK_TOKENS = 262144  # longer packs are checked at this length
 LIMIT = 3.0  # peers sum bf16 partials; wrong masks and races are orders of magnitude off
 TENSORS = ("out", "dq", "dk", "dv")
 

@@ -20,9 +20,10 @@ def numbers_of_gpus():
     )
 
 
-def table(head, rows):
-    line = "| " + " | ".join("---" for _ in head) + " |"
-    return ["| " + " | ".join(head) + " |", line, *("| " + " | ".join(row) + " |" for row in rows)]
+def table(head, rows, if_none="Not measured yet."):
+    if not rows:
+        return [if_none]
+    return [f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 class Figures:
@@ -59,11 +60,13 @@ def label(row):
     return row["case"] + ("" if heads in row["case"] else f", {heads} heads{dim}")
 
 
-def speed_table(figures):
+def speed_table(figures, of_generators):
+    """Of the usual cases, or of bench/across_gpus.py --generators."""
     rows = [
         [label(own), f"{ms(own)}, {own['layer_tflops']:.0f}", f"{peer['mode']}: {ms(peer)}" if peer else NONE,
          ratio(own, peer), ratio(own, peer, "forward_ms"), own["commit"]]
         for own, peer in figures.pairs()
+        if ("--generators" in own["command"]) == of_generators
     ]  # fmt: skip
     return table(["case", "MARBLE, TFLOP/s of a GPU", "PyTorch at its best", "layer", "forward", "commit"], rows)
 
@@ -84,11 +87,11 @@ def choice_table(figures):
 
 
 def refused_table(figures):
-    found = [r for r in figures.rows if r["status"] in ("wrong", "failed")]
-    why = [r.get("reason") or f"errors over one GPU's {r['errors_over_one_gpu']}" for r in found]
-    return table(
-        ["case", "system", "mode", "why"], [[r["case"], r["system"], r["mode"], w] for r, w in zip(found, why)]
-    )
+    rows = []
+    for row in figures.of("failed") + figures.of("wrong"):
+        why = row.get("reason") or f"errors over one GPU's {row['errors_over_one_gpu']}"
+        rows.append([row["case"], row["system"], row["mode"], why])
+    return table(["case", "system", "mode", "why"], rows, if_none="None.")
 
 
 def other_table(figures):
@@ -126,11 +129,12 @@ def blocks():
     for gpus in numbers_of_gpus():
         figures = Figures(gpus)
         docs |= {
-            f"{gpus} GPUs, speed": speed_table(figures),
+            f"{gpus} GPUs, speed": speed_table(figures, of_generators=False),
+            f"{gpus} GPUs, generators": speed_table(figures, of_generators=True),
             f"{gpus} GPUs, choice": choice_table(figures),
             f"{gpus} GPUs, not timed": refused_table(figures),
             f"{gpus} GPUs, alone": other_table(figures),
             f"{gpus} GPUs, parts": parts_table(gpus),
         }
-        readme[f"{gpus} GPUs"] = speed_table(figures)
+        readme[f"{gpus} GPUs"] = speed_table(figures, of_generators=False)
     return {"README.md": readme, "docs/across-gpus.md": docs}

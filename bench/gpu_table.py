@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 The MARBLE authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the GPU tables of README.md and docs/kernels.md from bench/results; with --check, fails when one is out of
-step.
+"""Writes the GPU tables of README.md, docs/kernels.md and docs/across-gpus.md from bench/results; with --check, fails
+when one is out of step.
 
     bench/gpu_table.py [--check]
 """
@@ -11,6 +11,8 @@ import argparse
 import json
 import pathlib
 import sys
+
+import across_table
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -130,10 +132,10 @@ def main():
     arguments = parser.parse_args()
     speed, errors = read("gpu_attention.jsonl"), read("gpu_errors.jsonl")
     stale = []
-    for name, blocks in {
-        "README.md": {"gpu speed": readme_table(speed)},
-        "docs/kernels.md": {"gpu speed": kernels_table(speed), "gpu errors": errors_table(errors)},
-    }.items():
+    tables = across_table.blocks()
+    tables["README.md"]["gpu speed"] = readme_table(speed)
+    tables["docs/kernels.md"] = {"gpu speed": kernels_table(speed), "gpu errors": errors_table(errors)}
+    for name, blocks in tables.items():
         path = ROOT / name
         text = new = path.read_text()
         for block, lines in blocks.items():
