@@ -66,7 +66,7 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: {type(x).__name__} should be a torch.Tensor")
     device = tensors[0].device.type
-    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return tensors
     return tuple(x.to(torch.get_autocast_dtype(device)) if x.dtype in DTYPES else x for x in tensors)
 

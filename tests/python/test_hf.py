@@ -7,9 +7,8 @@ from itertools import pairwise
 import marble
 import pytest
 import torch
-from hf_models import IMAGE, SAMPLES, build
 
-marble_hf = pytest.importorskip("marble.hf")
+models = pytest.importorskip("hf_models", reason="needs transformers")
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma3", "qwen3_vl"])
@@ -26,10 +25,10 @@ def test_images_may_straddle_ranks(pool, kind):
 
 
 def test_what_it_cannot_compute_is_refused():
-    model, layout, inputs = build("llama")
+    model, layout, inputs = models.build("llama")
     model.set_attn_implementation("marble")
-    marble_hf.shard_inputs(model)
-    plan = marble.plan(layout, model=marble_hf.attention_model(model.config))
+    marble.hf.shard_inputs(model)
+    plan = marble.plan(layout, model=marble.hf.attention_model(model.config))
     with pytest.raises(ValueError, match="marble_plan: absent"):
         model(**inputs)
     padding = torch.ones(1, layout.num_tokens, dtype=torch.bool)
@@ -48,18 +47,17 @@ def test_what_it_cannot_compute_is_refused():
 
 
 def test_configurations_become_models():
-    model, _, _ = build("gemma3")
+    model, _, _ = models.build("gemma3")
     expected = marble.Model(heads=4, kv_heads=2, head_dim=8, layers={20: 2, None: 1})
-    assert marble_hf.attention_model(model.config) == expected
+    assert marble.hf.attention_model(model.config) == expected
 
 
 def test_images_become_spans():
-    mask = torch.zeros(sum(SAMPLES), dtype=torch.bool)
+    mask = torch.zeros(sum(models.SAMPLES), dtype=torch.bool)
     mask[30:45] = True  # over the end of the first sample
-    layout = marble_hf.image_layout(SAMPLES, mask)
+    layout = marble.hf.image_layout(models.SAMPLES, mask)
     assert layout.samples() == [[("causal", 30), ("full", 7)], [("full", 8), ("causal", 50)], [("causal", 21)]]
     with pytest.raises(ValueError, match="an image of 8 tokens should fit the window of 4"):
-        marble_hf.image_layout(SAMPLES, mask, window=4)
+        marble.hf.image_layout(models.SAMPLES, mask, window=4)
     with pytest.raises(ValueError, match="5 tokens should be the sum of sample_lens"):
-        marble_hf.image_layout(SAMPLES, mask[:5])
-    assert IMAGE == 70
+        marble.hf.image_layout(models.SAMPLES, mask[:5])
