@@ -18,7 +18,7 @@ help:
 	@echo "make test       set up, build, run all tests, sanitizers and source checks (no GPU)"
 	@echo "make test-python  install the Python package into .venv and test it there"
 	@echo "make build      set up and build everything: build/cpu/tools/marble/marble"
-	@echo "make gpu-test   build with CUDA and run the tests that need a GPU"
+	@echo "make gpu-test   build with CUDA and run the tests that need a GPU, Python's too where python3 has PyTorch"
 	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks, those across GPUs where there are several"
 	@echo "make format     format all C++ sources"
 
@@ -47,6 +47,7 @@ gpu-test:
 	cmake --preset cuda
 	cmake --build --preset cuda -j $(JOBS) --target gpu_tests
 	ctest --preset cuda -L gpu -j 8
+	JOBS=$(JOBS) scripts/test_python.sh gpu
 
 gpu-bench:
 	@scripts/setup.sh build
