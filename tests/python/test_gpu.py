@@ -94,6 +94,13 @@ def test_transformers_models_equal_their_dense_selves(gpu_pool, kind, ranks):
     gpu_pool.run(ranks, "transformers_model_is_dense", kind, copies=8, block=128, device="cuda", dtype="bfloat16")
 
 
+@pytest.mark.parametrize(("ranks", "ulysses"), MESHES)
+def test_the_gemma3_example_is_dense(gpu_pool, ranks, ulysses):
+    pytest.importorskip("transformers")
+    needs(ranks)
+    gpu_pool.run(ranks, "gemma3_example_is_dense", device="cuda", ulysses=ulysses)
+
+
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_the_example_trains_alike_on_two_gpus(gpu_pool, fsdp):
     needs(2)

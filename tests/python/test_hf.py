@@ -24,6 +24,10 @@ def test_images_may_straddle_ranks(pool, kind):
     pool.run(4, "transformers_model_is_dense", kind, placement="contiguous", canonical="sequence")
 
 
+def test_the_gemma3_example_is_dense(pool):
+    pool.run(3, "gemma3_example_is_dense")
+
+
 def test_what_it_cannot_compute_is_refused():
     model, layout, inputs = models.build("llama")
     model.set_attn_implementation("marble")

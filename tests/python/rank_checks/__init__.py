@@ -19,7 +19,7 @@ from .failures import (
     texts_are_gathered_through_the_store,
 )
 from .meshes import mesh_of, meshes_agree
-from .models import image_tokens_held, train_example, transformers_model_is_dense
+from .models import gemma3_example_is_dense, image_tokens_held, train_example, transformers_model_is_dense
 from .shards import features_reach_their_rows, mean_is_global, shard_and_unshard_return
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "compiled_layers_are_eager",
     "different_plans_are_refused",
     "features_reach_their_rows",
+    "gemma3_example_is_dense",
     "image_tokens_held",
     "mean_is_global",
     "mesh_of",

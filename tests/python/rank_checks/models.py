@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models: of transformers, and of the example."""
 
+import importlib
+import pathlib
+import sys
+
 import marble
 import torch
 import torch.distributed as dist
@@ -108,15 +112,22 @@ def image_tokens_held(group, kind):
     return plan.positions[visual[0]].tolist()
 
 
-def train_example(group, **options):
-    """The losses and gradient norms of examples/train_packed.py on this group."""
-    import pathlib
-    import sys
-
+def _import_example(name):
     examples = str(pathlib.Path(__file__).parents[3] / "examples")
     if examples not in sys.path:
         sys.path.insert(0, examples)
-    import train_packed
+    return importlib.import_module(name)
 
+
+def gemma3_example_is_dense(group, *, device="cpu", ulysses=1):
+    """examples/hf_gemma3.py on this group: the errors over their bounds."""
+    found, bounds = _import_example("hf_gemma3").compare(device, mesh_of(group, ulysses=ulysses), group)
+    assert all(found[name] <= bound for name, bound in bounds.items()), (found, bounds)
+    return {name: found[name] / bound for name, bound in bounds.items()}
+
+
+def train_example(group, **options):
+    """The losses and gradient norms of examples/train_packed.py on this group."""
+    train_packed = _import_example("train_packed")
     settings = train_packed.Options(**{"tokens": 300, **options})
     return train_packed.train(settings, mesh_of(group, ulysses=settings.ulysses), group)
