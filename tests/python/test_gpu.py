@@ -94,6 +94,12 @@ def test_transformers_models_equal_their_dense_selves(gpu_pool, kind, ranks):
     gpu_pool.run(ranks, "transformers_model_is_dense", kind, copies=8, block=128, device="cuda", dtype="bfloat16")
 
 
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp2"])
+def test_wrapped_models_have_the_gradients_of_one_process(gpu_pool, wrapper):
+    needs(2)
+    gpu_pool.run(2, "wrapped_gradients_are_those_of_one_process", wrapper, device="cuda")
+
+
 @pytest.mark.parametrize(("ranks", "ulysses"), MESHES)
 def test_the_gemma3_example_is_dense(gpu_pool, ranks, ulysses):
     pytest.importorskip("transformers")

@@ -37,6 +37,11 @@ def test_every_mesh_trains_alike(pool, one_process, ranks, ulysses, fsdp):
     assert one_process["losses"][-1] < one_process["losses"][0]
 
 
+@pytest.mark.parametrize("wrapper", ["ddp", pytest.param("fsdp2", marks=needs_fsdp2)])
+def test_wrapped_models_have_the_gradients_of_one_process(pool, wrapper):
+    pool.run(3, "wrapped_gradients_are_those_of_one_process", wrapper)
+
+
 @needs_fsdp2
 def test_the_torchtitan_example_begins_with_the_dense_models_loss():
     """Compiled, checkpointed and FSDP2; the example compares the first loss itself."""

@@ -19,7 +19,13 @@ from .failures import (
     texts_are_gathered_through_the_store,
 )
 from .meshes import mesh_of, meshes_agree
-from .models import gemma3_example_is_dense, image_tokens_held, train_example, transformers_model_is_dense
+from .models import (
+    gemma3_example_is_dense,
+    image_tokens_held,
+    train_example,
+    transformers_model_is_dense,
+    wrapped_gradients_are_those_of_one_process,
+)
 from .shards import features_reach_their_rows, mean_is_global, shard_and_unshard_return
 
 __all__ = [
@@ -44,4 +50,5 @@ __all__ = [
     "train_example",
     "transformers_model_is_dense",
     "two_groups_run_at_once",
+    "wrapped_gradients_are_those_of_one_process",
 ]

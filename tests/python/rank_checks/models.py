@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models: of transformers, and of the example."""
 
+import copy
 import importlib
 import pathlib
 import sys
@@ -50,8 +51,6 @@ def transformers_model_is_dense(group, kind, *, copies=1, block=16, device="cpu"
     fp32. In low precision the bounds are what that model is off by when it runs in low precision itself: its logits,
     and its worst gradient (a norm's few weights are too few to compare one by one).
     """
-    import copy
-
     from hf_models import build
 
     model, layout, inputs = build(kind, copies)
@@ -93,6 +92,55 @@ def transformers_model_is_dense(group, kind, *, copies=1, block=16, device="cpu"
     handle.remove()
     assert state.keys() == model.state_dict().keys()
     return max(error / bounds[name] for name, error in errors.items())
+
+
+def wrapped_gradients_are_those_of_one_process(group, wrapper, device="cpu"):
+    """Under DDP, and under FSDP2 in bf16 with a checkpointed and compiled layer: the gradients of one process."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.checkpoint import checkpoint
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.out = torch.nn.Linear(32, 512), torch.nn.Linear(256, 32)
+
+        def attend(self, x, plan):
+            heads = self.qkv(x).unflatten(-1, (-1, 64))
+            return self.out(marble.attention(heads[:, :4], heads[:, 4:6], heads[:, 6:], plan).flatten(1))
+
+        def forward(self, x, plan):
+            return x + checkpoint(self.attend, x, plan, use_reentrant=False)
+
+    layout = marble.Layout([[("causal", 700), ("full", 300)], [("causal", 401)]])
+    model = marble.Model(heads=4, kv_heads=2, head_dim=64)
+    torch.manual_seed(0)
+    layer = Layer().to(device)
+    x = torch.randn(layout.num_tokens, 32, generator=torch.Generator().manual_seed(1)).to(device)
+    valid = torch.rand(layout.num_tokens, generator=torch.Generator().manual_seed(2)).to(device) < 0.5
+
+    def gradients(module, mesh, convention):
+        plan = marble.plan(layout, model=model, mesh=mesh)
+        losses = module(plan.shard(x), plan).float().square().mean(1)
+        marble.token_mean(losses, plan.shard(valid, fill=0), plan, gradients=convention).backward()
+        found = [parameter.grad for parameter in module.parameters()]
+        return [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in found]
+
+    low = device != "cpu" or wrapper == "fsdp2"
+    with torch.autocast(device, torch.bfloat16, enabled=low):
+        expected = gradients(copy.deepcopy(layer), marble.Mesh(), "summed")
+    if wrapper == "ddp":
+        wrapped = DistributedDataParallel(layer, process_group=group)
+    else:
+        layer.compile(backend="aot_eager")
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        wrapped = fully_shard(layer, mesh=DeviceMesh.from_group(group, device), mp_policy=policy)
+    with torch.autocast(device, torch.bfloat16, enabled=low and wrapper == "ddp"):
+        found = gradients(wrapped, mesh_of(group), "averaged")
+    errors = [relative_error(*pair) for pair in zip(found, expected, strict=True)]
+    assert max(errors) < (3e-2 if low else 1e-5), errors
+    torch._dynamo.reset()
 
 
 def image_tokens_held(group, kind):
