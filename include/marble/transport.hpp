@@ -111,6 +111,7 @@ void run_local_ranks(std::int32_t num_ranks, const TransportOptions& options,
 enum class Rung : std::int32_t {
   automatic,
   copy,      // copy engines write into memory mapped by peers; one host, no multiprocessor used, no NCCL needed
+  put,       // NCCL's one-sided puts into registered windows; no multiprocessor used, NCCL 2.29.2 or newer
   sendrecv,  // NCCL's grouped send and receive
 };
 [[nodiscard]] std::string_view to_string(Rung rung);
@@ -127,8 +128,10 @@ struct NcclOptions {
   void* stream = nullptr;         // cudaStream_t of the backend, which outlives the transport; null: the default stream
   Rung rung = Rung::automatic;    // automatic: MARBLE_TRANSPORT_RUNG, if set
   std::string nccl_library = {};  // empty: MARBLE_NCCL_LIBRARY, else the one that is loaded, else libnccl.so.2
-  std::chrono::milliseconds time_limit{60'000};         // of one wait, and of each collective call
-  std::int64_t staging_bytes = std::int64_t{64} << 20;  // for receives that are not in reserved memory
+  std::chrono::milliseconds time_limit{60'000};  // of one wait, and of each collective call
+  std::int64_t staging_bytes =
+      std::int64_t{64}
+      << 20;  // for receives that are not in reserved memory; as many for such sends where puts are used
 };
 
 /// Fills in what the options leave open; so a caller knows its device before it makes anything. Throws InvalidArgument,

@@ -14,10 +14,10 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
-#include <cstdio>
 #include <stdexcept>
-#include <vector>
+#include <string>
 
 namespace marble {
 
@@ -34,17 +34,18 @@ inline const NcclOptions& gpu_test_ranks() {
   return options;
 }
 
-/// Those that this machine can take; without NCCL, which says why, sends and receives are not tested.
-inline std::vector<Rung> rungs_here() {
-  std::vector<Rung> rungs = {Rung::copy};
+inline constexpr std::array kRungs = {Rung::copy, Rung::put, Rung::sendrecv};
+
+/// Why this machine cannot take a rung; empty: it can. Tests of such a rung are skipped, each by its name.
+inline std::string why_not_here(Rung rung) {
+  if (rung == Rung::copy) return {};
   try {
     nccl::CudaDevice device(gpu_test_ranks().device, nullptr);
-    [[maybe_unused]] const auto library = nccl::find_nccl(gpu_test_ranks().nccl_library, device);
-    rungs.push_back(Rung::sendrecv);
+    const auto library = nccl::find_nccl(gpu_test_ranks().nccl_library, device);
+    return rung == Rung::put ? library->why_no_put() : "";
   } catch (const BackendError& error) {
-    std::fprintf(stderr, "rung sendrecv is not tested: %s\n", error.what());
+    return error.what();
   }
-  return rungs;
 }
 
 /// A barrier. A rank may still be in the last test, and limits are short.

@@ -125,6 +125,11 @@ class HostDevice final : public Device {
     };
     queue_of(queue).push(work);
   }
+  /// A copy whose target may be a word that others wait for.
+  void put(Queue queue, std::byte* target, const std::byte* source, std::int64_t bytes) {
+    if (bytes != sizeof(Word)) return copy(queue, target, source, bytes);
+    queue_of(queue).push([=] { store(reinterpret_cast<Word*>(target), load(reinterpret_cast<const Word*>(source))); });
+  }
   [[nodiscard]] std::unique_ptr<Mark> mark(Queue queue) override {
     auto mark = std::make_unique<HostMark>();
     queue_of(queue).push([reached = mark->reached] { *reached = true; });
@@ -169,8 +174,8 @@ class HostDevice final : public Device {
   bool refuses = false;                // whatever its compute queue is asked for
   const std::byte* ends_at = nullptr;  // an allocation ends here, and another begins
   bool blocks_side = false;            // its queues share one, as streams on one hardware queue do
-  int num_renewed = 0;
-  std::atomic<int> num_copies = 0;  // asked for on side queues
+  int num_renewed = 0;                 // side queues
+  std::atomic<int> num_copies = 0;     // asked for on side queues
 
  private:
   HostQueue& queue_of(Queue queue) {

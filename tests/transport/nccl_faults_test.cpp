@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
@@ -34,8 +35,8 @@ using testing::HasSubstr;
 constexpr milliseconds kPatient{20'000};
 constexpr milliseconds kHasty{400};
 
-ThreadRanks ranks(std::int32_t num_ranks, milliseconds limit = kPatient) {
-  return {.num_ranks = num_ranks, .options = {.time_limit = limit}};
+ThreadRanks ranks(std::int32_t num_ranks, Rung rung = Rung::automatic, milliseconds limit = kPatient) {
+  return {.num_ranks = num_ranks, .options = {.rung = rung, .time_limit = limit}};
 }
 
 /// What the stream did by now: waits for it, and throws what it met.
@@ -83,9 +84,11 @@ std::string error_of(const std::function<void()>& fn) {
   return {};
 }
 
-TEST(StreamTransport, WaitReturnsBeforeTheDataIsThere) {
+class StreamTransportRung : public testing::TestWithParam<Rung> {};
+
+TEST_P(StreamTransportRung, WaitReturnsBeforeTheDataIsThere) {
   constexpr milliseconds kLate{300};
-  ranks(2).run([&](Transport& transport) {
+  ranks(2, GetParam()).run([&](Transport& transport) {
     AllToAll messages(transport, 1'000);
     if (transport.rank() == 1) this_device->pause(kCompute, kLate);
     const auto started = std::chrono::steady_clock::now();
@@ -97,8 +100,8 @@ TEST(StreamTransport, WaitReturnsBeforeTheDataIsThere) {
   });
 }
 
-TEST(StreamTransport, RankThatRefusesEndsTheOthersWaits) {
-  ranks(3).run([](Transport& transport) {
+TEST_P(StreamTransportRung, RankThatRefusesEndsTheOthersWaits) {
+  ranks(3, GetParam()).run([](Transport& transport) {
     AllToAll messages(transport, 1'000);
     const auto started = std::chrono::steady_clock::now();
     const std::string error = error_of([&] {
@@ -111,10 +114,10 @@ TEST(StreamTransport, RankThatRefusesEndsTheOthersWaits) {
   });
 }
 
-TEST(StreamTransport, SlowReceiverIsNeverOverwritten) {
+TEST_P(StreamTransportRung, SlowReceiverIsNeverOverwritten) {
   // Every exchange lands in the same memory, which the receiver's stream reads only after a while.
   constexpr int kExchanges = 20;
-  ranks(2).run([](StreamTransport& transport) {
+  ranks(2, GetParam()).run([](StreamTransport& transport) {
     const std::int32_t peer = 1 - transport.rank();
     transport.reserve(4);
     auto* const landing = static_cast<int*>(transport.reserved());
@@ -131,10 +134,10 @@ TEST(StreamTransport, SlowReceiverIsNeverOverwritten) {
   });
 }
 
-TEST(StreamTransport, StalledRankEndsEveryWaitAtTheLimit) {
+TEST_P(StreamTransportRung, StalledRankEndsEveryWaitAtTheLimit) {
   std::vector<std::string> errors(3);
   const auto started = std::chrono::steady_clock::now();
-  ranks(3, kHasty).run([&](Transport& transport) {
+  ranks(3, GetParam(), kHasty).run([&](Transport& transport) {
     if (transport.rank() == 2) std::this_thread::sleep_for(3 * kHasty);
     AllToAll first(transport, 10), second(transport, 10);
     errors[static_cast<std::size_t>(transport.rank())] = error_of([&] {
@@ -149,8 +152,8 @@ TEST(StreamTransport, StalledRankEndsEveryWaitAtTheLimit) {
   EXPECT_THAT(errors[2], HasSubstr("failed"));
 }
 
-TEST(StreamTransport, StreamRunsOnAfterAFailureAndCheckTells) {
-  ranks(2, kHasty).run([](Transport& transport) {
+TEST_P(StreamTransportRung, StreamRunsOnAfterAFailureAndCheckTells) {
+  ranks(2, GetParam(), kHasty).run([](Transport& transport) {
     if (transport.rank() == 1) {
       std::this_thread::sleep_for(2 * kHasty);
       return;
@@ -167,10 +170,10 @@ TEST(StreamTransport, StreamRunsOnAfterAFailureAndCheckTells) {
   });
 }
 
-TEST(StreamTransport, StalledStreamEndsEveryWaitAndCopiesToItAreGivenUp) {
+TEST_P(StreamTransportRung, StalledStreamEndsEveryWaitAndCopiesToItAreGivenUp) {
   // Both hosts have begun, so rank 0's copy is asked for; it waits for a credit that comes too late.
   const auto started = std::chrono::steady_clock::now();
-  ranks(2, kHasty).run([](Transport& transport) {
+  ranks(2, GetParam(), kHasty).run([](Transport& transport) {
     AllToAll messages(transport, 10);
     if (transport.rank() == 1) this_device->pause(kCompute, 4 * kHasty);
     EXPECT_THAT(error_of([&] {
@@ -183,12 +186,12 @@ TEST(StreamTransport, StalledStreamEndsEveryWaitAndCopiesToItAreGivenUp) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, 20 * kHasty);
 }
 
-TEST(StreamTransport, RankThatThrowsEndsTheOthersAtOnce) {
+TEST_P(StreamTransportRung, RankThatThrowsEndsTheOthersAtOnce) {
   std::vector<std::string> errors(3);
   std::array<std::unique_ptr<AllToAll>, 3> kept;  // the other ranks may read them until the transports are gone
   const auto started = std::chrono::steady_clock::now();
   const auto run = [&] {
-    ranks(3).run([&](Transport& transport) {
+    ranks(3, GetParam()).run([&](Transport& transport) {
       AllToAll& messages =
           *(kept[static_cast<std::size_t>(transport.rank())] = std::make_unique<AllToAll>(transport, 10));
       if (transport.rank() == 0) {
@@ -220,9 +223,9 @@ TEST(StreamTransport, RankThatDiesEndsTheOthersAtOnce) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, kPatient / 2);
 }
 
-TEST(StreamTransport, RankThatLeavesEndsWaitsForWhatItNeverSent) {
+TEST_P(StreamTransportRung, RankThatLeavesEndsWaitsForWhatItNeverSent) {
   const auto started = std::chrono::steady_clock::now();
-  ranks(2).run([](Transport& transport) {
+  ranks(2, GetParam()).run([](Transport& transport) {
     if (transport.rank() == 1) return;
     AllToAll messages(transport, 10);
     EXPECT_THAT(error_of([&] {
@@ -234,14 +237,17 @@ TEST(StreamTransport, RankThatLeavesEndsWaitsForWhatItNeverSent) {
   EXPECT_LT(std::chrono::steady_clock::now() - started, kPatient / 2);
 }
 
-TEST(StreamTransport, ANewOneWorksAfterAFailure) {
+TEST_P(StreamTransportRung, ANewOneWorksAfterAFailure) {
   const std::int32_t port = free_port();
   const auto make = [&](std::int32_t rank, milliseconds limit) {
-    auto device = std::make_unique<HostDevice>();
-    this_device = device.get();
-    const NcclOptions options{
-        .rank = rank, .num_ranks = 2, .device = 0, .address = "127.0.0.1", .port = port, .time_limit = limit};
-    return std::make_unique<StreamTransport>(options, Fabric{.device = std::move(device), .no_library = "none"});
+    const NcclOptions options{.rank = rank,
+                              .num_ranks = 2,
+                              .device = 0,
+                              .address = "127.0.0.1",
+                              .port = port,
+                              .rung = GetParam(),
+                              .time_limit = limit};
+    return std::make_unique<StreamTransport>(options, host_fabric(GetParam()));
   };
   const auto run_rank = [&](std::int32_t rank) {
     for (int generation = 0; generation < 3; ++generation) {
@@ -265,8 +271,8 @@ TEST(StreamTransport, ANewOneWorksAfterAFailure) {
   run_rank(0);
 }
 
-TEST(StreamTransport, ReservedMemoryTakesMessagesInPlaceAndGrows) {
-  ranks(3).run([](StreamTransport& transport) {
+TEST_P(StreamTransportRung, ReservedMemoryTakesMessagesInPlaceAndGrows) {
+  ranks(3, GetParam()).run([](StreamTransport& transport) {
     ASSERT_TRUE(transport.reserves());
     EXPECT_EQ(transport.reserved(), nullptr);
     constexpr std::int64_t kMessage = 500;
@@ -290,8 +296,33 @@ TEST(StreamTransport, ReservedMemoryTakesMessagesInPlaceAndGrows) {
   });
 }
 
-TEST(StreamTransport, ReservingWithExchangesInFlightIsRefused) {
-  ranks(2).run([](Transport& transport) {
+TEST_P(StreamTransportRung, SendsFromAnyMemoryArriveWhole) {
+  // From outside the transport's memory, more than the outbox of 2 MiB; from inside; and on from where it arrived.
+  constexpr std::int64_t kOutside = 5'000'001, kInside = 3'000;
+  ThreadRanks small = ranks(2, GetParam());
+  small.options.staging_bytes = 1;
+  small.run([](StreamTransport& transport) {
+    const std::int32_t peer = 1 - transport.rank();
+    transport.reserve(2 * (kOutside + kInside));
+    auto* const arrived = static_cast<std::byte*>(transport.reserved());
+    std::byte* const own = arrived + kOutside + kInside;
+    std::vector<std::byte> outside(kOutside);
+    for (std::size_t i = 0; i < outside.size(); ++i) outside[i] = static_cast<std::byte>(i % 251);
+    std::fill_n(own, kInside, static_cast<std::byte>(transport.rank()));
+    const std::vector<Message> sends = {{peer, outside.data(), kOutside}, {peer, own, kInside}},
+                               recvs = {{peer, arrived, kOutside}, {peer, arrived + kOutside, kInside}};
+    transport.wait(transport.begin(sends, recvs, "both"));
+    const std::vector<Message> on = {{peer, arrived + kOutside, kInside}}, back = {{peer, own, kInside}};
+    transport.wait(transport.begin(on, back, "on"));
+    settle(transport);
+    EXPECT_TRUE(std::equal(outside.begin(), outside.end(), arrived));
+    EXPECT_THAT(std::span(arrived + kOutside, kInside), testing::Each(static_cast<std::byte>(peer)));
+    EXPECT_THAT(std::span(own, kInside), testing::Each(static_cast<std::byte>(transport.rank())));
+  });
+}
+
+TEST_P(StreamTransportRung, ReservingWithExchangesInFlightIsRefused) {
+  ranks(2, GetParam()).run([](Transport& transport) {
     AllToAll messages(transport, 10);
     const auto ticket = messages.begin(transport, "open");
     EXPECT_THROW(transport.reserve(1), InvalidArgument);
@@ -300,8 +331,8 @@ TEST(StreamTransport, ReservingWithExchangesInFlightIsRefused) {
   });
 }
 
-TEST(StreamTransport, MoreThanTheStagingHoldsIsRefusedBeforeAnythingStarts) {
-  ThreadRanks small = ranks(2);
+TEST_P(StreamTransportRung, MoreThanTheStagingHoldsIsRefusedBeforeAnythingStarts) {
+  ThreadRanks small = ranks(2, GetParam());
   small.options.staging_bytes = 1;  // rounded up to 2 MiB
   small.run([](Transport& transport) {
     AllToAll large(transport, std::size_t{3} << 20), half(transport, std::size_t{1} << 20),
@@ -318,8 +349,8 @@ TEST(StreamTransport, MoreThanTheStagingHoldsIsRefusedBeforeAnythingStarts) {
   });
 }
 
-TEST(StreamTransport, DeviceThatRefusesFailsItsRankForAll) {
-  ranks(2).run([](Transport& transport) {
+TEST_P(StreamTransportRung, DeviceThatRefusesFailsItsRankForAll) {
+  ranks(2, GetParam()).run([](Transport& transport) {
     AllToAll messages(transport, 10);
     this_device->refuses = transport.rank() == 1;
     try {
@@ -338,8 +369,8 @@ TEST(StreamTransport, DeviceThatRefusesFailsItsRankForAll) {
   });
 }
 
-TEST(StreamTransport, CaptureIsRefused) {
-  ranks(2).run([](Transport& transport) {
+TEST_P(StreamTransportRung, CaptureIsRefused) {
+  ranks(2, GetParam()).run([](Transport& transport) {
     AllToAll messages(transport, 10);
     this_device->captures = true;
     EXPECT_THROW(messages.begin(transport, "captured"), InvalidArgument);
@@ -384,8 +415,8 @@ TEST(StreamTransport, MessagesEndToEndAreOneCopy) {
   });
 }
 
-TEST(StreamTransport, MixedMemoryIsAnError) {
-  ThreadRanks mixed = ranks(2);
+TEST_P(StreamTransportRung, MixedMemoryIsAnError) {
+  ThreadRanks mixed = ranks(2, GetParam());
   mixed.prepare = [](std::int32_t rank, HostDevice& device) {
     device.memory = rank == 0 ? HostDevice::Memory::device : HostDevice::Memory::host;
   };
@@ -444,6 +475,9 @@ TEST(StreamTransport, MissingRanksAreNamed) {
               }),
               AllOf(HasSubstr("rank 0 waited 0.4 s"), HasSubstr("for ranks 1, 2")));
 }
+
+INSTANTIATE_TEST_SUITE_P(OnHost, StreamTransportRung, testing::Values(Rung::copy, Rung::put),
+                         [](const testing::TestParamInfo<Rung>& rung) { return std::string(to_string(rung.param)); });
 
 }  // namespace
 }  // namespace marble::nccl

@@ -88,19 +88,20 @@ TEST(NcclEnvironment, WhatIsMissingOrWrongIsNamed) {
   EXPECT_THAT(refusal({.rank = 2, .num_ranks = 2, .device = 0, .address = "a"}, {}),
               HasSubstr("rank 2 is not one of 2"));
   EXPECT_THAT(refusal({.rank = 0, .num_ranks = 2, .device = 0}, {}), HasSubstr("set MASTER_ADDR"));
-  EXPECT_THAT(refusal(second, {{"MARBLE_TRANSPORT_RUNG", "fast"}}), HasSubstr("use auto, copy or sendrecv"));
+  EXPECT_THAT(refusal(second, {{"MARBLE_TRANSPORT_RUNG", "fast"}}), HasSubstr("use auto, copy, put or sendrecv"));
 }
 
 Capability capable(std::string host) {
   return {.host = std::move(host)};
 }
 
-TEST(RungChoice, CopiesWithinAHostAndSendsBetweenHosts) {
+TEST(RungChoice, CopiesWithinAHostAndPutsBetweenHosts) {
   std::vector<Capability> ranks = {capable("a"), capable("a")};
   EXPECT_EQ(choose(ranks).rung, Rung::copy);
+  EXPECT_EQ(choose(ranks).why_not_better, "");
   ranks[1].host = "b";
   const Choice choice = choose(ranks);
-  EXPECT_EQ(choice.rung, Rung::sendrecv);
+  EXPECT_EQ(choice.rung, Rung::put);
   EXPECT_EQ(choice.why_not_better, "copy: ranks 0 and 1 are on different hosts");
 }
 
@@ -108,8 +109,28 @@ TEST(RungChoice, OneRankThatCannotDecidesForAll) {
   std::vector<Capability> ranks = {capable("a"), capable("a"), capable("a")};
   ranks[2].no_copy = "no peer access";
   EXPECT_EQ(choose(ranks).why_not_better, "copy: rank 2: no peer access");
+  ranks[1].no_put = "NCCL 2.28.9 is older than 2.29.2";
+  EXPECT_EQ(choose(ranks).rung, Rung::sendrecv);
+  EXPECT_EQ(choose(ranks).why_not_better,
+            "copy: rank 2: no peer access; put: rank 1: NCCL 2.28.9 is older than 2.29.2");
   ranks[1].no_sendrecv = "no NCCL";
   EXPECT_THROW((void)choose(ranks), InvalidArgument);
+}
+
+TEST(RungChoice, WhatWasTriedInVainIsNotTakenAgain) {
+  const std::vector<Capability> ranks = {capable("a"), capable("a")};
+  const Choice choice = choose(ranks, {{Rung::copy, "rank 0: queues"}, {Rung::put, "rank 1: windows"}});
+  EXPECT_EQ(choice.rung, Rung::sendrecv);
+  EXPECT_EQ(choice.why_not_better, "copy: rank 0: queues; put: rank 1: windows");
+}
+
+TEST(RungChoice, WindowsHaveOneSize) {
+  std::vector<Capability> ranks = {capable("a"), capable("b")};
+  ranks[0].staging_bytes = 1;
+  ranks[1].staging_bytes = 2;
+  const Choice choice = choose(ranks);
+  EXPECT_EQ(choice.rung, Rung::sendrecv);
+  EXPECT_THAT(choice.why_not_better, HasSubstr("put: ranks 0 and 1 have 1 and 2 bytes of staging"));
 }
 
 TEST(RungChoice, AWishIsGrantedOrRefused) {
@@ -124,11 +145,14 @@ TEST(RungChoice, AWishIsGrantedOrRefused) {
 }
 
 TEST(RungChoice, CapabilitiesTravel) {
-  const Capability sent{.wanted = Rung::sendrecv, .host = "a b", .no_copy = "c", .no_sendrecv = ""};
+  const Capability sent{
+      .wanted = Rung::sendrecv, .host = "a b", .staging_bytes = 7, .no_copy = "c", .no_put = "d", .no_sendrecv = ""};
   const Capability read = capability_from(to_bytes(sent));
   EXPECT_EQ(read.wanted, sent.wanted);
   EXPECT_EQ(read.host, sent.host);
+  EXPECT_EQ(read.staging_bytes, sent.staging_bytes);
   EXPECT_EQ(read.no_copy, sent.no_copy);
+  EXPECT_EQ(read.no_put, sent.no_put);
   EXPECT_EQ(read.no_sendrecv, sent.no_sendrecv);
   EXPECT_THROW((void)capability_from(to_bytes(sent).substr(0, 20)), TransportError);
 }

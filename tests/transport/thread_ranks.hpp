@@ -5,6 +5,7 @@
 // The stream transport with ranks as threads of this process, on host devices.
 
 #include "transport/host_device.hpp"
+#include "transport/host_library.hpp"
 #include "transport/nccl/socket.hpp"
 #include "transport/nccl/stream_transport.hpp"
 
@@ -22,6 +23,18 @@ namespace marble::nccl {
 
 /// This thread's rank's.
 inline thread_local HostDevice* this_device = nullptr;
+
+/// A host device, this thread's from now on, and a library where puts are asked for.
+inline Fabric host_fabric(Rung rung, HostDevice::Memory memory = HostDevice::Memory::device) {
+  auto device = std::make_unique<HostDevice>(memory);
+  this_device = device.get();
+  Fabric fabric{.device = std::move(device), .no_library = "tests have none"};
+  if (rung == Rung::put) {
+    fabric.library = std::make_unique<HostLibrary>(*this_device);
+    fabric.no_library = {};
+  }
+  return fabric;
+}
 
 inline std::int32_t free_port() {
   return port_of(listen_on(0));
@@ -54,15 +67,14 @@ struct ThreadRanks {
 
  private:
   void run_rank(std::int32_t rank, std::int32_t port, const std::function<void(StreamTransport&)>& fn) const {
-    auto device = std::make_unique<HostDevice>(memory);
-    this_device = device.get();
-    prepare(rank, *device);
+    Fabric fabric = host_fabric(options.rung, memory);
+    prepare(rank, *this_device);
     NcclOptions own = options;
     own.rank = rank;
     own.num_ranks = num_ranks;
     own.address = "127.0.0.1";
     own.port = port;
-    StreamTransport transport(own, {.device = std::move(device), .no_library = "tests have none"});
+    StreamTransport transport(own, std::move(fabric));
     fn(transport);
   }
 };

@@ -32,6 +32,7 @@ struct RanksUnderTest {
   std::function<void()> synchronize = [] {};
   bool uses_memory_access = true;
   std::shared_ptr<const TestMemory> memory = nullptr;  // of messages; null: the host's
+  std::string why_not = {};                            // why they cannot run here: then every test is skipped
 };
 
 inline void PrintTo(const RanksUnderTest& ranks, std::ostream* out) {
@@ -40,6 +41,10 @@ inline void PrintTo(const RanksUnderTest& ranks, std::ostream* out) {
 
 class TransportConformance : public testing::TestWithParam<RanksUnderTest> {
  protected:
+  void SetUp() override {
+    if (!GetParam().why_not.empty()) GTEST_SKIP() << GetParam().why_not;
+  }
+
   [[nodiscard]] static std::int32_t num_ranks() { return GetParam().num_ranks; }
 
   static void run(const std::function<void(Transport&)>& fn, std::chrono::milliseconds limit = kPatient) {

@@ -6,23 +6,31 @@
 
 #include "marble/error.hpp"
 
+#include <array>
 #include <fstream>
 #include <unistd.h>
 
 namespace marble::nccl {
 namespace {
 
-std::string why_no_copy(std::span<const Capability> ranks) {
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (!ranks[rank].no_copy.empty()) return fmt::format("rank {}: {}", rank, ranks[rank].no_copy);
-    if (ranks[rank].host != ranks[0].host) return fmt::format("ranks 0 and {} are on different hosts", rank);
-  }
-  return {};
+/// Best first. Between GPUs of one host a put is a copy, after one into its window.
+constexpr std::array kLadder = {Rung::copy, Rung::put, Rung::sendrecv};
+
+const std::string& reason_of(const Capability& rank, Rung rung) {
+  return rung == Rung::copy ? rank.no_copy : rung == Rung::put ? rank.no_put : rank.no_sendrecv;
 }
 
-std::string why_no_sendrecv(std::span<const Capability> ranks) {
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
-    if (!ranks[rank].no_sendrecv.empty()) return fmt::format("rank {}: {}", rank, ranks[rank].no_sendrecv);
+/// Why not all of these ranks can take it; empty: they can.
+std::string why_not(std::span<const Capability> ranks, Rung rung) {
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::string& own = reason_of(ranks[rank], rung);
+    if (!own.empty()) return fmt::format("rank {}: {}", rank, own);
+    if (rung == Rung::copy && ranks[rank].host != ranks[0].host)
+      return fmt::format("ranks 0 and {} are on different hosts", rank);
+    if (rung == Rung::put && ranks[rank].staging_bytes != ranks[0].staging_bytes)
+      return fmt::format("ranks 0 and {} have {} and {} bytes of staging, and windows have one size", rank,
+                         ranks[0].staging_bytes, ranks[rank].staging_bytes);
+  }
   return {};
 }
 
@@ -32,7 +40,9 @@ std::string to_bytes(const Capability& capability) {
   return Writer()
       .value(capability.wanted)
       .text(capability.host)
+      .value(capability.staging_bytes)
       .text(capability.no_copy)
+      .text(capability.no_put)
       .text(capability.no_sendrecv)
       .take();
 }
@@ -41,26 +51,34 @@ Capability capability_from(const std::string& bytes) {
   Reader reader(bytes);
   Capability capability{.wanted = reader.value<Rung>()};
   capability.host = reader.text();
+  capability.staging_bytes = reader.value<std::int64_t>();
   capability.no_copy = reader.text();
+  capability.no_put = reader.text();
   capability.no_sendrecv = reader.text();
   return capability;
 }
 
-Choice choose(std::span<const Capability> ranks, const std::string& failed_copy) {
+Choice choose(std::span<const Capability> ranks, const std::map<Rung, std::string>& failed) {
   const Rung wanted = ranks[0].wanted;
   for (std::size_t rank = 1; rank < ranks.size(); ++rank)
     require(ranks[rank].wanted == wanted, "rank 0 wants rung {} and rank {} wants {}", to_string(wanted), rank,
             to_string(ranks[rank].wanted));
-  const std::string no_copy = failed_copy.empty() ? why_no_copy(ranks) : failed_copy,
-                    no_sendrecv = why_no_sendrecv(ranks);
-  if (wanted == Rung::copy) require(no_copy.empty(), "rung copy is not possible: {}", no_copy);
-  if (wanted == Rung::sendrecv) {
-    require(no_sendrecv.empty(), "rung sendrecv is not possible: {}", no_sendrecv);
-    return {Rung::sendrecv, "rung sendrecv was asked for"};
+  const auto reason = [&](Rung rung) {
+    const auto found = failed.find(rung);
+    return found != failed.end() ? found->second : why_not(ranks, rung);
+  };
+  if (wanted != Rung::automatic) {
+    const std::string why = reason(wanted);
+    require(why.empty(), "rung {} is not possible: {}", to_string(wanted), why);
+    return {wanted, wanted == kLadder[0] ? "" : fmt::format("rung {} was asked for", to_string(wanted))};
   }
-  if (no_copy.empty()) return {Rung::copy, {}};
-  require(no_sendrecv.empty(), "no rung is possible: copy: {}; sendrecv: {}", no_copy, no_sendrecv);
-  return {Rung::sendrecv, "copy: " + no_copy};
+  std::string reasons;
+  for (const Rung rung : kLadder) {
+    const std::string why = reason(rung);
+    if (why.empty()) return {rung, reasons};
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", to_string(rung), why);
+  }
+  throw InvalidArgument(fmt::format("no rung is possible: {}", reasons));
 }
 
 std::string host_name() {

@@ -6,6 +6,8 @@
 
 #include "marble/transport.hpp"
 
+#include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
@@ -14,9 +16,11 @@ namespace marble::nccl {
 /// What one rank can do. Reasons are empty for what it can.
 struct Capability {
   Rung wanted = Rung::automatic;
-  std::string host;         // the same for ranks that can share memory
-  std::string no_copy;      // why its copy engines cannot serve
-  std::string no_sendrecv;  // why there is no library to send and receive with
+  std::string host = {};           // the same for ranks that can share memory
+  std::int64_t staging_bytes = 0;  // windows have one size on all ranks
+  std::string no_copy = {};        // why its copy engines cannot serve
+  std::string no_put = {};         // why there is no library to put with
+  std::string no_sendrecv = {};    // why there is no library to send and receive with
 };
 
 [[nodiscard]] std::string to_bytes(const Capability& capability);
@@ -24,12 +28,12 @@ struct Capability {
 
 struct Choice {
   Rung rung = Rung::copy;
-  std::string why_not_better;  // empty for the best
+  std::string why_not_better = {};  // empty for the best
 };
 
-/// The same on every rank. `failed_copy` says why rung copy was tried in vain, if it was. Throws InvalidArgument when
-/// ranks want different rungs, or one that some rank cannot take.
-[[nodiscard]] Choice choose(std::span<const Capability> ranks, const std::string& failed_copy = {});
+/// The same on every rank. `failed` says why rungs were tried in vain. Throws InvalidArgument when ranks want different
+/// rungs, or one that some rank cannot take.
+[[nodiscard]] Choice choose(std::span<const Capability> ranks, const std::map<Rung, std::string>& failed = {});
 
 /// Of this host, as it has been running since it was started.
 [[nodiscard]] std::string host_name();

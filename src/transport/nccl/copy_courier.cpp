@@ -6,10 +6,34 @@
 
 namespace marble::nccl {
 
+std::vector<std::pair<Queue, Queue>> CopyCourier::independent_queues() const {
+  std::vector<std::pair<Queue, Queue>> pairs;
+  for (std::int32_t peer = 0; peer < num_ranks_; ++peer) {
+    if (peer == rank_) continue;
+    pairs.emplace_back(kCompute, side_queue(peer));
+    pairs.emplace_back(side_queue(peer), kCompute);
+  }
+  return pairs;
+}
+
+void CopyCourier::enqueue_credits(const Exchange& exchange) {
+  std::vector<WordOp> credits;
+  for (const Incoming& parcel : exchange.recvs)
+    if (is_device(parcel)) credits.push_back({WordOp::Kind::write, words_.credit(parcel.peer), parcel.sequence});
+  if (!credits.empty()) device_.enqueue(kCompute, credits);
+}
+
+void CopyCourier::enqueue_wait(const Exchange& exchange, std::vector<WordOp>& ops) {
+  for (const Incoming& parcel : exchange.recvs)
+    if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.arrived(parcel.peer), parcel.sequence});
+  for (const Outgoing& parcel : exchange.sends)
+    if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.sent(parcel.peer), parcel.sequence});
+}
+
 std::int32_t CopyCourier::advance(Exchange& exchange) {
   std::int32_t awaited = kAll;
   for (Outgoing& parcel : exchange.sends) {
-    if (parcel.place == Place::host || parcel.is_started) continue;
+    if (!is_device(parcel) || parcel.is_started) continue;
     char& is_blocked = is_blocked_[static_cast<std::size_t>(parcel.peer)];
     if (is_blocked == 0 && parcel.post) {
       start(parcel, *exchange.begun);

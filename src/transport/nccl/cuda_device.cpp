@@ -91,7 +91,7 @@ bool CudaDevice::is_idle(Queue queue) {
   return cudaStreamQuery(stream(queue)) != cudaErrorNotReady;
 }
 
-std::string CudaDevice::why_no_copy() const {
+std::string CudaDevice::why_no_waits() const {
   const char* const connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (connections != nullptr && std::string_view(connections) == "1")
     return "CUDA_DEVICE_MAX_CONNECTIONS is 1, so that a stream that waits holds up all others";
@@ -125,11 +125,17 @@ bool CudaDevice::is_capturing() const {
   return cudaStreamIsCapturing(compute_, &status) != cudaSuccess || status != cudaStreamCaptureStatusNone;
 }
 
+/// Of a word in registered host memory, or in the device's own.
+CUdeviceptr CudaDevice::device_address(const Word* word) const {
+  const auto* const data = reinterpret_cast<const std::byte*>(word);
+  const bool is_registered = data >= words_ && data < words_ + words_bytes_;
+  return reinterpret_cast<CUdeviceptr>(is_registered ? device_words_ + (data - words_) : data);
+}
+
 void CudaDevice::enqueue(Queue queue, std::span<const WordOp> ops) {
   std::vector<CUstreamBatchMemOpParams> params(ops.size());
   for (std::size_t i = 0; i < ops.size(); ++i) {
-    const auto address =
-        reinterpret_cast<CUdeviceptr>(device_words_ + (reinterpret_cast<std::byte*>(ops[i].word) - words_));
+    const CUdeviceptr address = device_address(ops[i].word);
     std::memset(&params[i], 0, sizeof(params[i]));
     if (ops[i].kind == WordOp::Kind::write) {
       params[i].writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_64;
@@ -204,6 +210,7 @@ void CudaDevice::register_words(void* data, std::int64_t bytes) {
   void* device_data = nullptr;
   check_cuda(cudaHostGetDevicePointer(&device_data, data, 0), "addressing host memory");
   words_ = static_cast<std::byte*>(data);
+  words_bytes_ = bytes;
   device_words_ = static_cast<std::byte*>(device_data);
 }
 

@@ -4,6 +4,7 @@
 
 #include "transport/nccl/device.hpp"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -21,8 +22,8 @@ class CudaDevice final : public Device {
   CudaDevice(int device, cudaStream_t compute);
   ~CudaDevice() override;
 
-  /// Why streams of this device cannot wait for words, or peers cannot map its memory; empty: they can.
-  [[nodiscard]] std::string why_no_copy() const;
+  /// Why streams of this device cannot wait for words while others work; empty: they can.
+  [[nodiscard]] std::string why_no_waits() const;
   [[nodiscard]] cudaStream_t stream(Queue queue) const {
     return queue == kCompute ? compute_ : sides_[static_cast<std::size_t>(queue - 1)];
   }
@@ -49,12 +50,14 @@ class CudaDevice final : public Device {
 
  private:
   [[nodiscard]] cudaStream_t make_stream();
+  [[nodiscard]] CUdeviceptr device_address(const Word* word) const;
 
   int device_;
   cudaStream_t compute_;
   std::vector<cudaStream_t> sides_;
-  std::vector<cudaStream_t> made_;     // all that are to be destroyed
-  std::byte* words_ = nullptr;         // registered
+  std::vector<cudaStream_t> made_;  // all that are to be destroyed
+  std::byte* words_ = nullptr;      // registered
+  std::int64_t words_bytes_ = 0;
   std::byte* device_words_ = nullptr;  // the same memory, as the device addresses it
 };
 

@@ -3,8 +3,8 @@
 #pragma once
 
 // The device operations that the transport needs, so that everything above them runs, and is tested, on a host. Queues
-// of work: the backend's compute stream, and side streams of the transport, one for each peer. Those of different ranks
-// meet in words: 64-bit integers in host memory that streams write and wait for, and that only grow.
+// of work: the backend's compute stream, and side streams of the transport. Those of different ranks meet in words:
+// 64-bit integers in registered host memory, or the device's own, that streams write and wait for, and that only grow.
 
 #include <array>
 #include <cstddef>
@@ -21,8 +21,8 @@ inline constexpr Word kReleased = Word{1} << 62;
 
 using Queue = std::int32_t;
 inline constexpr Queue kCompute = 0;
-[[nodiscard]] constexpr Queue side_queue(std::int32_t peer) {
-  return 1 + peer;
+[[nodiscard]] constexpr Queue side_queue(std::int32_t index) {
+  return 1 + index;
 }
 
 struct WordOp {

@@ -27,12 +27,6 @@ std::string_view to_string(Place place) {
   return place == Place::host ? "host memory" : "device memory";
 }
 
-bool has_device_parcels(const Exchange& exchange) {
-  const auto is_device = [](const Parcel& parcel) { return parcel.place == Place::device; };
-  return std::any_of(exchange.sends.begin(), exchange.sends.end(), is_device) ||
-         std::any_of(exchange.recvs.begin(), exchange.recvs.end(), is_device);
-}
-
 }  // namespace
 
 Engine::Engine(Connections connections, Device& device, Failure& failure, std::chrono::milliseconds time_limit,
@@ -70,11 +64,8 @@ void Engine::command(std::function<void()> fn) {
   connections_.wake();
 }
 
-void Engine::set_courier(Courier* courier, std::int32_t num_side_queues) {
-  command([this, courier, num_side_queues] {
-    courier_ = courier;
-    num_side_queues_ = num_side_queues;
-  });
+void Engine::set_courier(Courier* courier) {
+  command([this, courier] { courier_ = courier; });
 }
 
 void Engine::begin(std::shared_ptr<Exchange> exchange) {
@@ -324,7 +315,8 @@ void Engine::announce_failure() {
 void Engine::settle_failure() {
   announce_failure();
   if (says_quiet_) return;
-  for (std::int32_t queue = 0; queue < num_side_queues_; ++queue)
+  const std::int32_t queues = courier_ != nullptr ? courier_->num_side_queues() : 0;
+  for (std::int32_t queue = 0; queue < queues; ++queue)
     if (!device_.is_idle(side_queue(queue))) return;
   says_quiet_ = true;
   connections_.send_to_connected(FrameType::quiet, {});

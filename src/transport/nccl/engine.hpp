@@ -37,8 +37,8 @@ class Engine final : private FrameHandler {
 
   // Calls of the transport's user.
 
-  /// From here on exchanges may begin. `courier` lives as long as this, and uses the first side queues.
-  void set_courier(Courier* courier, std::int32_t num_side_queues);
+  /// From here on exchanges may begin. `courier` lives as long as this.
+  void set_courier(Courier* courier);
   void begin(std::shared_ptr<Exchange> exchange);
   /// Returns when the host parcels of the exchange have come and gone. Throws TransportError.
   void wait_host(const Exchange& exchange);
@@ -94,7 +94,6 @@ class Engine final : private FrameHandler {
   std::vector<std::map<Word, std::shared_ptr<Exchange>>> awaited_recvs_;
   std::vector<Word> last_device_recvs_;  // by peer: the last that was posted
   std::vector<char> has_left_;
-  std::int32_t num_side_queues_ = 0;
   std::vector<char> knows_failure_, is_done_;  // by peer, after a failure: heard of it; writes no more
   bool is_announced_ = false;
   bool says_quiet_ = false;

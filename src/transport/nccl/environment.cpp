@@ -49,10 +49,10 @@ std::int32_t find_port(const Environment& environment) {
 }
 
 Rung parse_rung(std::string_view text) {
-  for (const Rung rung : {Rung::automatic, Rung::copy, Rung::sendrecv})
+  for (const Rung rung : {Rung::automatic, Rung::copy, Rung::put, Rung::sendrecv})
     if (text == to_string(rung)) return rung;
   throw InvalidArgument(
-      fmt::format("environment variable MARBLE_TRANSPORT_RUNG is '{}'; use auto, copy or sendrecv", text));
+      fmt::format("environment variable MARBLE_TRANSPORT_RUNG is '{}'; use auto, copy, put or sendrecv", text));
 }
 
 }  // namespace

@@ -67,6 +67,7 @@ struct Exchange {
   std::vector<Staged> staged = {};
   std::unique_ptr<Mark> begun = {};  // in the compute stream
   std::unique_ptr<Mark> done = {};   // in the side queue, of couriers that tell by marks instead of words
+  bool is_credited = false;          // by couriers that ask for credits themselves
   // Guarded by the engine's lock: whether all device parcels are started, and the peer of the first that is not.
   bool is_started = false;
   std::int32_t awaited = -1;

@@ -19,7 +19,7 @@ std::unique_ptr<Transport> make_nccl_transport(const NcclOptions& options) {
   const NcclOptions resolved = resolve_nccl_options(options);
   auto device = std::make_unique<nccl::CudaDevice>(resolved.device, static_cast<cudaStream_t>(resolved.stream));
   nccl::Fabric fabric;
-  fabric.no_copy = device->why_no_copy();
+  fabric.no_waits = device->why_no_waits();
   try {
     fabric.library = nccl::find_nccl(resolved.nccl_library, *device);
   } catch (const BackendError& error) {

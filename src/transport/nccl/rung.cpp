@@ -7,7 +7,7 @@
 namespace marble {
 
 std::string_view to_string(Rung rung) {
-  constexpr std::array<std::string_view, 3> kNames = {"auto", "copy", "sendrecv"};
+  constexpr std::array<std::string_view, 4> kNames = {"auto", "copy", "put", "sendrecv"};
   return kNames[static_cast<std::size_t>(rung)];
 }
 

@@ -21,15 +21,6 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-bool is_device(const Parcel& parcel) {
-  return parcel.place == Place::device;
-}
-
-bool has_device_parcels(const Exchange& exchange) {
-  return std::any_of(exchange.sends.begin(), exchange.sends.end(), is_device) ||
-         std::any_of(exchange.recvs.begin(), exchange.recvs.end(), is_device);
-}
-
 std::vector<std::int64_t> sizes_of(std::span<const Message> messages) {
   std::vector<std::int64_t> sizes;
   for (const Message& message : messages) sizes.push_back(message.bytes);
@@ -118,7 +109,7 @@ std::int64_t StreamTransport::begin(std::span<const Message> sends, std::span<co
 
 /// Where in this rank's region each device message arrives.
 void StreamTransport::place_recvs(Exchange& exchange) {
-  if (!copy_) return;
+  if (!reserves()) return;
   const auto* const reserved = static_cast<const std::byte*>(this->reserved());
   const auto is_reserved = [&](const Message& message) {
     const auto* const data = static_cast<const std::byte*>(message.data);
@@ -178,11 +169,7 @@ void StreamTransport::copy_own(std::span<const Message> sends, std::span<const M
 void StreamTransport::enqueue_begin(Exchange& exchange) {
   num_exchanges_ = exchange.number;
   exchange.begun = device_.mark(kCompute);
-  if (!copy_) return;
-  std::vector<WordOp> credits;
-  for (const Incoming& parcel : exchange.recvs)
-    if (is_device(parcel)) credits.push_back({WordOp::Kind::write, words_.credit(parcel.peer), parcel.sequence});
-  if (!credits.empty()) device_.enqueue(kCompute, credits);
+  courier_->enqueue_credits(exchange);
 }
 
 void StreamTransport::wait(std::int64_t ticket) {
@@ -201,8 +188,7 @@ void StreamTransport::wait(std::int64_t ticket) {
 void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
   // The compute stream must wait for nothing that this process has yet to ask for: a call that waits for the device on
   // this thread would hold that up.
-  if (sendrecv_ || std::any_of(exchange->sends.begin(), exchange->sends.end(), is_device))
-    engine_->wait_started(*exchange);
+  if (courier_->asks_for(*exchange)) engine_->wait_started(*exchange);
   const Word number = num_waits_ + 1;
   {
     const std::scoped_lock lock(mutex_);
@@ -210,16 +196,7 @@ void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
     num_waits_ = number;
   }
   std::vector<WordOp> ops = {{WordOp::Kind::write, words_.wait_reached(), number}};
-  if (sendrecv_) {
-    device_.enqueue(kCompute, ops);
-    device_.follow(kCompute, *exchange->done);
-    ops.clear();
-  } else {
-    for (const Incoming& parcel : exchange->recvs)
-      if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.arrived(parcel.peer), parcel.sequence});
-    for (const Outgoing& parcel : exchange->sends)
-      if (is_device(parcel)) ops.push_back({WordOp::Kind::wait, words_.sent(parcel.peer), parcel.sequence});
-  }
+  courier_->enqueue_wait(*exchange, ops);
   ops.push_back({WordOp::Kind::write, words_.wait_passed(), number});
   device_.enqueue(kCompute, ops);
   if (exchange->staged.empty()) return;
@@ -257,6 +234,7 @@ void StreamTransport::watch() {
   Word stuck = 0;
   auto since = steady_clock::now();
   std::optional<Deadline> heard;
+  device_.select();
   std::unique_lock lock(mutex_);
   while (!stops_) {
     watchdog_woken_.wait_for(lock, failure_.happened() ? milliseconds(1) : pause, [&] { return stops_; });
@@ -265,9 +243,10 @@ void StreamTransport::watch() {
     if (failure_.happened()) {
       // Again and again: smaller values may still be written over the releasing ones. Side queues then write to peers
       // without their credit, which is harmless once those know that their results are void.
-      words_.release_compute();
+      if (courier_) courier_->release_compute();
       if (!heard) heard = steady_clock::now() + kHearingLimit;
-      if (engine_->is_known() || steady_clock::now() > *heard) words_.release_side();
+      if (engine_->is_known() || steady_clock::now() > *heard)
+        if (courier_) courier_->release_side();
       continue;
     }
     const auto now = steady_clock::now();
@@ -296,7 +275,7 @@ std::string StreamTransport::describe_stuck(const Wait& wait) const {
 
 void StreamTransport::on_failure() {
   const std::scoped_lock lock(mutex_);
-  if (word_memory_) words_.release_compute();
+  if (courier_) courier_->release_compute();
 }
 
 }  // namespace marble::nccl

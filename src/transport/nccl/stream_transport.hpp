@@ -9,6 +9,7 @@
 #include "transport/nccl/engine.hpp"
 #include "transport/nccl/failure.hpp"
 #include "transport/nccl/library.hpp"
+#include "transport/nccl/put_courier.hpp"
 #include "transport/nccl/staging.hpp"
 #include "transport/nccl/words.hpp"
 
@@ -33,7 +34,7 @@ namespace marble::nccl {
 /// What this process has to move bytes with.
 struct Fabric {
   std::unique_ptr<Device> device;
-  std::string no_copy;               // why its copy engines cannot serve; empty: they can
+  std::string no_waits;              // why its streams cannot wait for words; empty: they can
   std::unique_ptr<Library> library;  // null: none
   std::string no_library;            // why
 };
@@ -57,7 +58,7 @@ class StreamTransport final : public Transport {
   [[nodiscard]] std::int64_t bytes_received() const override { return bytes_received_; }
   void check() override { failure_.check(); }
   void fail(std::string_view reason) override { engine_->fail(std::string(reason)); }
-  [[nodiscard]] bool reserves() const override { return copy_ != nullptr; }
+  [[nodiscard]] bool reserves() const override { return courier_ && courier_->has_region(); }
   void reserve(std::int64_t bytes) override;
   [[nodiscard]] void* reserved() const override;
 
@@ -69,11 +70,16 @@ class StreamTransport final : public Transport {
 
   // Making it.
   void choose_rung(const NcclOptions& options);
-  [[nodiscard]] std::string set_up_copy();
+  [[nodiscard]] Capability capability(const NcclOptions& options) const;
+  [[nodiscard]] std::string set_up(Rung rung);
+  void set_up_copy();
+  void set_up_put();
   void set_up_sendrecv();
+  void use_courier(std::unique_ptr<Courier> courier);
+  void drop_courier() noexcept;
+  [[nodiscard]] std::unique_ptr<Communicator> join();
   void use_words(std::unique_ptr<WordMemory> memory, bool all_rows);
   void share_words();
-  void make_side_queues(std::int32_t count);
   void check_queues();
   [[nodiscard]] bool passes(Queue waiting, Queue working);
   void map_regions(std::int64_t reserved_bytes);
@@ -117,10 +123,10 @@ class StreamTransport final : public Transport {
   Staging staging_;
   std::byte* region_ = nullptr;  // staging, then reserved memory
   std::int64_t reserved_bytes_ = 0;
-  std::vector<std::byte*> mapped_;  // peers' regions
-  std::unique_ptr<CopyCourier> copy_;
-  std::unique_ptr<Courier> sendrecv_;
-  std::int32_t num_side_queues_ = 0;
+  std::vector<std::byte*> mapped_;    // peers' regions
+  std::unique_ptr<Courier> courier_;  // null: there is one rank
+  CopyCourier* copy_ = nullptr;       // if it is that
+  PutCourier* put_ = nullptr;         // if it is that
 
   std::vector<Word> num_sent_, num_expected_;  // parcels, by peer
   Word num_exchanges_ = 0;                     // with device parcels

@@ -4,6 +4,7 @@
 // How a stream transport is made and ends, and the memory that it shares with peers.
 
 #include "transport/nccl/rendezvous.hpp"
+#include "transport/nccl/sendrecv_courier.hpp"
 #include "transport/nccl/stream_transport.hpp"
 #include "transport/nccl/wire.hpp"
 
@@ -13,7 +14,10 @@
 #include <array>
 #include <chrono>
 #include <exception>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace marble::nccl {
@@ -49,8 +53,7 @@ StreamTransport::StreamTransport(const NcclOptions& options, Fabric fabric)
     give_back_memory();
     throw;
   }
-  Courier* const courier = copy_ ? static_cast<Courier*>(copy_.get()) : sendrecv_.get();
-  engine_->set_courier(courier, num_side_queues_);
+  engine_->set_courier(courier_.get());
   watchdog_ = std::thread([this] { watch(); });
 }
 
@@ -65,12 +68,13 @@ StreamTransport::~StreamTransport() {
   watchdog_woken_.notify_all();
   watchdog_.join();
   engine_.reset();
-  sendrecv_.reset();
   if (is_past) {
+    drop_courier();
     give_back_memory();
   } else {
     // Of a stream, or a peer, that is stuck for good: what it may still touch stays.
     [[maybe_unused]] const WordMemory* const kept = word_memory_.release();
+    [[maybe_unused]] const Courier* const kept_too = courier_.release();
   }
 }
 
@@ -102,7 +106,7 @@ bool StreamTransport::is_left_alone() const {
 }
 
 bool StreamTransport::is_idle() {
-  for (std::int32_t queue = 0; queue < num_side_queues_; ++queue)
+  for (std::int32_t queue = 0; courier_ && queue < courier_->num_side_queues(); ++queue)
     if (!device_.is_idle(side_queue(queue))) return false;
   return true;
 }
@@ -117,17 +121,32 @@ void StreamTransport::choose_rung(const NcclOptions& options) {
     name_ = description_ = "nccl";
     return use_words(WordMemory::own(Words::bytes(1, false)), false);
   }
-  const Capability own{options.rung, host_name(), fabric_.no_copy, fabric_.no_library};
   std::vector<Capability> ranks;
-  for (const std::string& bytes : engine_->all_gather(to_bytes(own), "choice of a rung"))
+  for (const std::string& bytes : engine_->all_gather(to_bytes(capability(options)), "choice of a rung"))
     ranks.push_back(capability_from(bytes));
-  Choice choice = choose(ranks);
-  if (choice.rung == Rung::copy) choice = choose(ranks, set_up_copy());
-  if (choice.rung == Rung::sendrecv) set_up_sendrecv();
+  std::map<Rung, std::string> failed;
+  Choice choice;
+  while (true) {
+    choice = choose(ranks, failed);
+    std::string error = set_up(choice.rung);
+    if (error.empty()) break;
+    drop_courier();
+    failed.emplace(choice.rung, std::move(error));
+  }
   name_ = fmt::format("nccl-{}", to_string(choice.rung));
-  description_ = choice.rung == Rung::copy
-                     ? fmt::format("nccl: rung copy, copy engines between {} ranks of one host", num_ranks_)
-                     : fmt::format("nccl: rung sendrecv, {} ({})", fabric_.library->describe(), choice.why_not_better);
+  const std::string means = copy_ != nullptr ? fmt::format("copy engines between {} ranks of one host", num_ranks_)
+                                             : fabric_.library->describe();
+  const std::string why = choice.why_not_better.empty() ? "" : fmt::format(" ({})", choice.why_not_better);
+  description_ = fmt::format("nccl: rung {}, {}{}", to_string(choice.rung), means, why);
+}
+
+Capability StreamTransport::capability(const NcclOptions& options) const {
+  Capability own{.wanted = options.rung, .host = host_name(), .staging_bytes = staging_.capacity()};
+  own.no_copy = fabric_.no_waits;
+  own.no_sendrecv = fabric_.no_library;
+  own.no_put = !fabric_.no_waits.empty() ? fabric_.no_waits : fabric_.no_library;
+  if (own.no_put.empty()) own.no_put = fabric_.library->why_no_put();
+  return own;
 }
 
 /// Runs `fn` here, then meets the other ranks: throws BackendError on all when it threw on one.
@@ -144,38 +163,77 @@ void StreamTransport::on_all_ranks(std::string_view what, Fn&& fn) {
     if (!errors[rank].empty()) throw BackendError(fmt::format("rank {}: {}", rank, errors[rank]));
 }
 
-void StreamTransport::make_side_queues(std::int32_t count) {
-  device_.make_side_queues(count);
-  num_side_queues_ = count;
-}
-
 /// Why it cannot be done, on this rank or another; empty when it is done.
-std::string StreamTransport::set_up_copy() {
+std::string StreamTransport::set_up(Rung rung) {
   try {
-    on_all_ranks("side queues", [&] { make_side_queues(num_ranks_); });
-    share_words();
-    map_regions(0);
-    on_all_ranks("a look at the queues", [&] { check_queues(); });
-    copy_ = std::make_unique<CopyCourier>(device_, words_, rank_, num_ranks_);
-    copy_->set_regions(mapped_);
+    if (rung == Rung::copy)
+      set_up_copy();
+    else if (rung == Rung::put)
+      set_up_put();
+    else
+      set_up_sendrecv();
     return {};
   } catch (const BackendError& error) {
-    unmap_regions();
     return error.what();
   }
 }
 
+void StreamTransport::set_up_copy() {
+  share_words();
+  auto courier = std::make_unique<CopyCourier>(device_, words_, rank_, num_ranks_);
+  copy_ = courier.get();
+  use_courier(std::move(courier));
+  map_regions(0);
+  on_all_ranks("a look at the queues", [&] { check_queues(); });
+}
+
+void StreamTransport::set_up_put() {
+  use_words(WordMemory::own(Words::bytes(num_ranks_, false)), false);
+  const std::int64_t outbox_bytes = std::max(staging_.capacity(), kRegionPage);
+  auto courier = std::make_unique<PutCourier>(device_, words_, rank_, num_ranks_, outbox_bytes);
+  put_ = courier.get();
+  use_courier(std::move(courier));
+  auto data = join();
+  put_->set_communicators(std::move(data), join());
+  on_all_ranks("memory for words", [&] { put_->allocate(); });
+  on_all_ranks("windows of words", [&] { put_->open(steady_clock::now() + time_limit_); });
+  map_regions(0);
+  on_all_ranks("a look at the queues", [&] { check_queues(); });
+  on_all_ranks("first puts", [&] { put_->try_puts(); });
+}
+
 void StreamTransport::set_up_sendrecv() {
   use_words(WordMemory::own(Words::bytes(num_ranks_, false)), false);
+  use_courier(std::make_unique<SendRecvCourier>(device_, words_, rank_, join()));
+}
+
+void StreamTransport::use_courier(std::unique_ptr<Courier> courier) {
+  {
+    const std::scoped_lock lock(mutex_);
+    courier_ = std::move(courier);
+  }
+  on_all_ranks("side queues", [&] { device_.make_side_queues(courier_->num_side_queues()); });
+}
+
+void StreamTransport::drop_courier() noexcept {
+  unmap_regions();
+  const std::scoped_lock lock(mutex_);
+  courier_.reset();
+  copy_ = nullptr;
+  put_ = nullptr;
+}
+
+std::unique_ptr<Communicator> StreamTransport::join() {
   std::string id;
-  on_all_ranks("an id for the communicator", [&] {
+  on_all_ranks("an id for a communicator", [&] {
     if (rank_ == 0) id = fabric_.library->make_id();
   });
   id = engine_->all_gather(id, "the communicator's id").front();
+  std::unique_ptr<Communicator> communicator;
   on_all_ranks("the making of a communicator", [&] {
-    make_side_queues(1);
-    sendrecv_ = fabric_.library->join(id, rank_, num_ranks_, failure_, steady_clock::now() + time_limit_);
+    communicator = fabric_.library->join(id, rank_, num_ranks_, failure_, steady_clock::now() + time_limit_);
   });
+  return communicator;
 }
 
 void StreamTransport::use_words(std::unique_ptr<WordMemory> memory, bool all_rows) {
@@ -201,18 +259,19 @@ void StreamTransport::share_words() {
 }
 
 /// Streams can share a hardware queue, where a wait holds up all that comes after it. Then copies would wait for what
-/// they are to bring, so a side stream that shares the compute stream's is changed for another.
+/// they are to bring, so a side stream that shares another's is changed for a new one.
 void StreamTransport::check_queues() {
   constexpr int kTries = 8;
-  for (std::int32_t peer = 0; peer < num_ranks_; ++peer) {
-    if (peer == rank_) continue;
-    const Queue side = side_queue(peer);
-    int tries = 1;
-    while (!passes(kCompute, side) || !passes(side, kCompute)) {
-      if (++tries > kTries) throw BackendError("copies do not run while the compute stream waits");
-      device_.renew(side);
+  for (int tries = 0; tries < kTries; ++tries) {
+    bool all_pass = true;
+    for (const auto& [waiting, working] : courier_->independent_queues()) {
+      if (passes(waiting, working)) continue;
+      all_pass = false;
+      device_.renew(working == kCompute ? waiting : working);
     }
+    if (all_pass) return;
   }
+  throw BackendError("copies do not run while the compute stream waits");
 }
 
 /// True when the work of one queue is done while the other waits.
@@ -234,12 +293,15 @@ bool StreamTransport::passes(Queue waiting, Queue working) {
 }
 
 void StreamTransport::map_regions(std::int64_t reserved_bytes) {
+  const std::int64_t bytes = staging_.capacity() + kRegionPage + reserved_bytes;
   MemoryHandle handle{};
   on_all_ranks("memory for receives", [&] {
-    region_ = static_cast<std::byte*>(device_.allocate(staging_.capacity() + kRegionPage + reserved_bytes));
+    region_ = put_ != nullptr ? put_->allocate_region(bytes) : static_cast<std::byte*>(device_.allocate(bytes));
     reserved_bytes_ = reserved_bytes;
-    handle = device_.export_memory(region_);
+    if (copy_ != nullptr) handle = device_.export_memory(region_);
   });
+  if (put_ != nullptr)
+    return on_all_ranks("a window for receives", [&] { put_->open_region(steady_clock::now() + time_limit_); });
   const auto handles = engine_->all_gather(Writer().value(handle).take(), "memory handles");
   on_all_ranks("mapping peers' memory", [&] {
     for (std::int32_t peer = 0; peer < num_ranks_; ++peer)
@@ -247,12 +309,17 @@ void StreamTransport::map_regions(std::int64_t reserved_bytes) {
         mapped_[static_cast<std::size_t>(peer)] = static_cast<std::byte*>(
             device_.open_memory(Reader(handles[static_cast<std::size_t>(peer)]).value<MemoryHandle>()));
   });
+  copy_->set_regions(mapped_);
 }
 
 void StreamTransport::unmap_regions() noexcept {
   for (std::byte*& region : mapped_)
     if (region != nullptr) device_.close_memory(std::exchange(region, nullptr));
-  if (region_ != nullptr) device_.free(std::exchange(region_, nullptr));
+  std::byte* const region = std::exchange(region_, nullptr);
+  if (put_ != nullptr)
+    put_->close_region();
+  else if (region != nullptr)
+    device_.free(region);
   reserved_bytes_ = 0;
 }
 
@@ -263,14 +330,14 @@ void StreamTransport::reserve(std::int64_t bytes) {
   std::int64_t largest = 0;
   for (const std::string& wanted : engine_->all_gather(Writer().value(bytes).take(), "reserved memory"))
     largest = std::max(largest, Reader(wanted).value<std::int64_t>());
-  if (!copy_ || largest <= reserved_bytes_) return;
+  if (!reserves() || largest <= reserved_bytes_) return;
   // A little more than asked for, so that layouts which grow from step to step rarely wait here.
   const std::int64_t grown = std::max(largest, reserved_bytes_ + reserved_bytes_ / 2);
   try {
     device_.select();
     on_all_ranks("the end of earlier exchanges", [&] {
       device_.synchronize(kCompute);
-      for (std::int32_t queue = 0; queue < num_side_queues_; ++queue) device_.synchronize(side_queue(queue));
+      for (std::int32_t queue = 0; queue < courier_->num_side_queues(); ++queue) device_.synchronize(side_queue(queue));
     });
     failure_.check();
     for (std::byte*& region : mapped_)
@@ -282,7 +349,6 @@ void StreamTransport::reserve(std::int64_t bytes) {
     engine_->fail(error.what());
     throw;
   }
-  copy_->set_regions(mapped_);
 }
 
 void* StreamTransport::reserved() const {
