@@ -108,6 +108,17 @@ def test_repeated_heads_need_no_copy():
     assert torch.equal(marble.attention(q, *shared, PLAN), marble.attention(q, *(x.clone() for x in shared), PLAN))
 
 
+def test_an_expanded_gradient_is_read_as_it_is():
+    """As that of a sum over rows is: one row in memory."""
+    inputs = tensors(PLAN)
+    (expected,) = torch.autograd.grad(marble.attention(*inputs, PLAN).clone().sum(0).square().sum(), inputs[1])
+    out = marble.attention(*inputs, PLAN)
+    strides = []
+    out.register_hook(lambda grad: strides.append(grad.stride()))
+    (grad,) = torch.autograd.grad(out.sum(0).square().sum(), inputs[1])
+    assert strides == [(0, 8, 1)] and torch.equal(grad, expected)
+
+
 def test_an_empty_pack_gives_empty_tensors():
     plan = marble.plan(marble.Layout([]), model=MODEL)
     inputs = tensors(plan)
