@@ -46,7 +46,7 @@ def _check_mode(*tensors: Tensor) -> None:
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise NotImplementedError("marble.attention: gradients in forward mode are not computed")
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        raise NotImplementedError("marble.attention: a CUDA graph cannot hold it, since each plan is other work")
+        raise NotImplementedError("marble.attention: a CUDA graph cannot hold it; it would replay this plan's work")
 
 
 def _check_options(softmax_scale: Any, softcap: Any) -> tuple[float, float]:

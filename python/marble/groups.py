@@ -95,6 +95,8 @@ def session_of(name: str, device: torch.device) -> Session:
     with _lock:
         if key in _sessions:
             return _sessions[key]
+    if name != SOLO:  # what is made together is made by all: not while the others are in a call that this rank refused
+        notices_of(name).settle()
     session = Session(name, device, stream)
     with _lock:
         return _sessions.setdefault(key, session)

@@ -20,6 +20,8 @@ from marble.session import collective_call
 
 _DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _NO_TENSOR = (0, 0, 0, 0, 0, 0)
+# A CUDA graph would replay one plan's work. Without the tag PyTorch leaves out whatever reads tensors of the host.
+_UNCAPTURED: dict[str, Any] = {"tags": [torch.Tag.cudagraph_unsafe]} if hasattr(torch.Tag, "cudagraph_unsafe") else {}
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # the older name
 
 
@@ -44,7 +46,7 @@ def _forward_results(q: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return out, lse, q.new_empty(kept.shape[q.dtype == torch.float32], dtype=torch.uint8)
 
 
-@torch.library.custom_op("marble::attention_forward", mutates_args=())
+@torch.library.custom_op("marble::attention_forward", mutates_args=(), **_UNCAPTURED)
 def attention_forward(
     q: Tensor,
     k: Tensor,
@@ -83,7 +85,7 @@ def _(
     return _forward_results(q, kept)
 
 
-@torch.library.custom_op("marble::attention_backward", mutates_args=())
+@torch.library.custom_op("marble::attention_backward", mutates_args=(), **_UNCAPTURED)
 def attention_backward(
     q: Tensor,
     k: Tensor,
@@ -167,7 +169,7 @@ def _refuse_second_gradients(*_: Any) -> None:
 attention_backward.register_autograd(_refuse_second_gradients)
 
 
-@torch.library.custom_op("marble::sum_over_ranks", mutates_args=())
+@torch.library.custom_op("marble::sum_over_ranks", mutates_args=(), **_UNCAPTURED)
 def sum_over_ranks(x: Tensor, group: str) -> Tensor:
     """The sum of all ranks' tensors, summed in fp32 (fp64 and integers: as they are) and cast once. Not
     differentiable.
@@ -184,7 +186,7 @@ def _(x: Tensor, group: str) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("marble::copy_to_ranks", mutates_args=())
+@torch.library.custom_op("marble::copy_to_ranks", mutates_args=(), **_UNCAPTURED)
 def copy_to_ranks(x: Tensor, group: str) -> Tensor:
     """The tensor itself, which all ranks hold; its gradient is the sum of all ranks' gradients."""
     return x.clone(memory_format=torch.contiguous_format)
@@ -206,7 +208,7 @@ def _copy_grads(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 copy_to_ranks.register_autograd(_copy_grads, setup_context=_copy_setup)
 
 
-@torch.library.custom_op("marble::gather_tokens", mutates_args=())
+@torch.library.custom_op("marble::gather_tokens", mutates_args=(), **_UNCAPTURED)
 def gather_tokens(x: Tensor, positions: Tensor, plan_data: Tensor, tokens: int, group: str, summed: bool) -> Tensor:
     """
     All ranks' rows [rows, ...] as tokens [tokens, ...] in the given order.
@@ -250,7 +252,7 @@ def _gather_grads(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 gather_tokens.register_autograd(_gather_grads, setup_context=_gather_setup)
 
 
-@torch.library.custom_op("marble::exchange_rows", mutates_args=())
+@torch.library.custom_op("marble::exchange_rows", mutates_args=(), **_UNCAPTURED)
 def exchange_rows(features: Tensor, positions: Tensor, plan_data: Tensor, rows: int, fill: float, group: str) -> Tensor:
     """This rank's rows from all ranks' features [n, ...] of the tokens ``positions`` [n]; features of one token add
     up.
@@ -268,7 +270,7 @@ def _(features: Tensor, positions: Tensor, plan_data: Tensor, rows: int, fill: f
     return features.new_empty((rows, *features.shape[1:]))
 
 
-@torch.library.custom_op("marble::exchange_rows_backward", mutates_args=())
+@torch.library.custom_op("marble::exchange_rows_backward", mutates_args=(), **_UNCAPTURED)
 def exchange_rows_backward(grad: Tensor, positions: Tensor, plan_data: Tensor, group: str) -> Tensor:
     """Each feature's gradient, from the rank that holds its token's row."""
     session = session_of(group, grad.device)

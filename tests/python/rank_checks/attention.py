@@ -15,11 +15,11 @@ LOW_PRECISION_RATIO = 2.0  # to the error of PyTorch's own attention on the same
 
 
 def _random(generator, tokens, heads, dim, dtype, gaps, device):
-    """A leaf [tokens, heads, dim]; with gaps, a view of a larger tensor with other strides."""
+    """A leaf [tokens, heads, dim]; with gaps, a view of a larger tensor with other strides, at odd addresses."""
     if not gaps:
         return torch.randn(tokens, heads, dim, generator=generator).to(device, dtype).requires_grad_()
     wide = torch.randn(heads, tokens, dim + 3, generator=generator).to(device, dtype)
-    return wide.transpose(0, 1)[..., :dim].requires_grad_()
+    return wide.transpose(0, 1)[..., 1 : dim + 1].requires_grad_()
 
 
 def _bounds(q, k, v, w_out, mask, expected, exact_inputs, scale, softcap):

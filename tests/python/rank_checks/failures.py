@@ -9,19 +9,24 @@ import torch.distributed as dist
 from .meshes import mesh_of
 
 
-def refusals_come_before_communication(group):
-    """Bad arguments raise on every rank; afterwards the group still works."""
-    layout = marble.Layout([[("causal", 50)]])
+def refusals_come_before_communication(group, device="cpu"):
+    """Bad arguments raise on every rank, again and again; after each the group still works."""
+    layout = marble.Layout([[("causal", 500)]])
     model = marble.Model(heads=4, kv_heads=2, head_dim=8)
-    plan = marble.plan(layout, model=model, mesh=mesh_of(group), block=16)
-    q, k = torch.randn(plan.rows + 1, 4, 8), torch.randn(plan.rows, 2, 8)
-    try:
-        marble.attention(q, k, k, plan)
-    except ValueError as error:
-        assert f"q: shape [{plan.rows + 1}, 4, 8] should be" in str(error), error
-    else:
-        raise AssertionError("a wrong local length was accepted")
-    assert marble.attention(q[:-1], k, k, plan).shape == (plan.rows, 4, 8)
+    dtype, block = (torch.float32, 16) if device == "cpu" else (torch.bfloat16, 128)
+    plan = marble.plan(layout, model=model, mesh=mesh_of(group), block=block)
+    q, k = (
+        torch.randn(rows, heads, 8, device=device, dtype=dtype) for rows, heads in ((plan.rows + 1, 4), (plan.rows, 2))
+    )
+    for _ in range(2):
+        try:
+            marble.attention(q, k, k, plan)
+        except ValueError as error:
+            assert f"q: shape [{plan.rows + 1}, 4, 8] should be" in str(error), error
+        else:
+            raise AssertionError("a wrong local length was accepted")
+        assert torch.isfinite(marble.attention(q[:-1], k, k, plan)).all()
+        plan.mesh.check()
 
 
 def a_lone_refusal_ends_the_others_waits(group, device="cpu"):
