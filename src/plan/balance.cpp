@@ -5,7 +5,6 @@
 
 #include "plan/balance.hpp"
 
-#include "base/parallel.hpp"
 #include "plan/placed_layer.hpp"
 #include "plan/slices.hpp"
 #include "plan/tile_cost.hpp"
@@ -36,18 +35,6 @@ std::vector<std::vector<std::int64_t>> per_step(const Plan& plan, const LayerPla
   return steps;
 }
 
-Matrix pair_matrix(const Plan& plan, const LayerPlan& layer, int threads) {
-  const PlacedLayer placed = place_layer(plan, layer.kind.rule, threads);
-  const auto ring = static_cast<std::int64_t>(plan.mesh.ring);
-  Matrix pairs(static_cast<std::size_t>(ring * ring));
-  parallel_for(ring * ring, threads, [&](std::int64_t i) {
-    pairs[static_cast<std::size_t>(i)] =
-        count_pairs(placed.rows[static_cast<std::size_t>(i / ring)],
-                    placed.key_blocks[static_cast<std::size_t>(i % ring)], placed.visibility);
-  });
-  return pairs;
-}
-
 TwoBalances measure(const std::vector<std::vector<std::int64_t>>& steps) {
   std::vector<std::int64_t> totals(steps.front().size(), 0);
   std::int64_t step_busiest = 0;
@@ -74,7 +61,7 @@ const LayerPlan& layer_of(const Plan& plan, std::int32_t layer) {
 
 std::vector<std::vector<std::int64_t>> step_pairs(const Plan& plan, std::int32_t layer) {
   const LayerPlan& of_layer = layer_of(plan, layer);
-  return per_step(plan, of_layer, pair_matrix(plan, of_layer, kThreads));
+  return per_step(plan, of_layer, measure_pairs(place_layer(plan, of_layer.kind.rule, kThreads), kThreads));
 }
 
 TwoBalances tile_balances(const Plan& plan, const LayerPlan& layer) {

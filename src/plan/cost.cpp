@@ -46,7 +46,8 @@ class LayerEstimator {
         heads_(busiest_heads(plan.model, plan.mesh.ulysses)),
         io_row_(2 * heads_.kv * plan.model.head_dim * size_of(dtype)),
         fp32_row_(2 * heads_.kv * plan.model.head_dim * size_of(DType::fp32)),
-        element_(size_of(dtype)) {
+        element_(size_of(dtype)),
+        splits_(splits_own_keys(plan, layer)) {
     borders_ = {0};
     borders_.insert(borders_.end(), layer.slices.begin(), layer.slices.end());
     for (std::size_t s = 0; s < num_steps(); ++s) hops_.push_back(measure_hops(s));
@@ -72,9 +73,9 @@ class LayerEstimator {
 
   [[nodiscard]] PassCost backward() const {
     PassCost pass{.enter_ns = scatter_back_ns(), .leave_ns = gather_ns(1, 2, dkv_element(), 0)};
-    const bool fetches_again = plan_.keep != Keep::fetched, splits = splits_own_keys(plan_, layer_);
+    const bool fetches_again = plan_.keep != Keep::fetched;
     Moments starts(ring(), 0);
-    for (std::size_t s = 0; s < num_steps() + (splits ? 1 : 0); ++s) {
+    for (std::size_t s = 0; s < num_steps() + (splits_ ? 1 : 0); ++s) {
       // A step begins where the work before it ended, so the return of that work was handed over then, too.
       const Moments returned = arrivals(s > 0 ? s - 1 : 0, Way::give_back, starts, starts, fp32_row_);
       const std::size_t next = fetches_again ? s + 1 : num_steps();
@@ -88,7 +89,7 @@ class LayerEstimator {
       }
       cost.step_ns = front(starts) - pass.steps_ns();
     }
-    if (!splits && num_steps() > 1)
+    if (!splits_ && num_steps() > 1)
       pass.return_ns = front(arrivals(num_steps() - 1, Way::give_back, starts, starts, fp32_row_)) - front(starts);
     return pass;
   }
@@ -178,8 +179,9 @@ class LayerEstimator {
   [[nodiscard]] std::int64_t backward_compute_ns(std::size_t s, std::size_t r) const {
     const TileTime tile = backward_tile(hardware_, plan_.block, plan_.model.head_dim);
     if (s > 0 && s < num_steps()) return compute_ns(s, r, tile);
-    const LocalSplit split = local_split(plan_, layer_, static_cast<std::int64_t>(r));
     const std::int64_t own = compute_ns(0, r, tile);
+    if (!splits_) return own;
+    const LocalSplit split = local_split(plan_, layer_, static_cast<std::int64_t>(r));
     const auto last = static_cast<std::int64_t>(static_cast<__int128>(own) * split.last / split.whole);
     return s == 0 ? own - last : last;
   }
@@ -250,6 +252,7 @@ class LayerEstimator {
   BusiestHeads heads_;
   std::int64_t io_row_, fp32_row_;  // bytes of one key row, k and v, of a rank's heads
   std::int64_t element_;
+  bool splits_;
   std::vector<std::int64_t> borders_;     // step s attends ring distances [borders[s], borders[s + 1])
   std::vector<std::vector<Moved>> hops_;  // rows, by step and ring rank
 };

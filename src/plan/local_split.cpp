@@ -62,7 +62,6 @@ bool splits_own_keys(const Plan& plan, const LayerPlan& layer) {
 }
 
 LocalSplit local_split(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank) {
-  if (!splits_own_keys(plan, layer)) return {};
   const std::int64_t returned = moved_rows(plan, layer, ring_rank, layer.slices.size() - 1) * kGradientBytes;
   const std::int64_t fetched = plan.keep == Keep::fetched ? 0 : moved_rows(plan, layer, ring_rank, 1) * kKeyBytes;
   return {returned, std::max<std::int64_t>(returned + std::max(fetched, returned / 3), 1)};

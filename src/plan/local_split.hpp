@@ -15,10 +15,11 @@
 namespace marble {
 
 /// True where some rank's last return takes longer than what one more work costs: a step, and a tail in which
-/// multiprocessors run out of units. Then every rank's backward has a step for it.
+/// multiprocessors run out of units. Then every rank's backward has a step for it. O(ring^2).
 [[nodiscard]] bool splits_own_keys(const Plan& plan, const LayerPlan& layer);
 
-/// The share `last / whole` of a ring rank's own block pairs that is attended after the last slice.
+/// The share `last / whole` of a ring rank's own block pairs that is attended after the last slice, where a layer
+/// splits own keys.
 struct LocalSplit {
   std::int64_t last = 0;
   std::int64_t whole = 1;

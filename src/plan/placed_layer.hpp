@@ -14,6 +14,7 @@ namespace marble {
 
 /// Rows and key blocks of every ring rank.
 struct PlacedRanks {
+  std::vector<Piece> pieces;  // of all, in ascending canonical index
   std::vector<RankRows> rows;
   std::vector<KeyBlocks> key_blocks;
 };
@@ -30,7 +31,7 @@ struct PlacedLayer : PlacedRanks {
 /// demand[query ring rank * ring + key ring rank]
 [[nodiscard]] std::vector<PairDemand> measure_demand(const PlacedRanks& ranks, std::int64_t block, int threads);
 
-/// Legal pairs of `rows`' queries with the keys of `keys`.
-[[nodiscard]] std::int64_t count_pairs(const RankRows& rows, const KeyBlocks& keys, const Visibility& visibility);
+/// pairs[query ring rank * ring + key ring rank]: legal pairs.
+[[nodiscard]] std::vector<std::int64_t> measure_pairs(const PlacedLayer& placed, int threads);
 
 }  // namespace marble

@@ -81,7 +81,7 @@ void RankPlanMaker::add_work(std::int32_t slice) {
 
   std::vector<Item> backward = key_major_items(runs, parts_.runs);
   sort_by_tiles(backward);
-  if (slice == 0) {
+  if (slice == 0 && splits_own_keys(plan_, layer_)) {
     auto parts = split_items(backward, local_split(plan_, layer_, ring_rank_));
     backward = std::move(parts.first);
     own_last_items_ = std::move(parts.second);

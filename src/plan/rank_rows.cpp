@@ -6,17 +6,18 @@
 
 namespace marble {
 
-RankRows::RankRows(std::vector<Piece> pieces, std::int64_t num_tokens, std::int64_t block)
-    : pieces_(std::move(pieces)), block_(block) {
+RankRows::RankRows(std::vector<Piece> pieces, std::int64_t num_tokens) : pieces_(std::move(pieces)) {
   for (const Piece& piece : pieces_) size_ += piece.length;
-  constexpr std::int64_t kBeyond = std::int64_t{1} << 61;
+  constexpr std::int64_t kBeyond = std::int64_t{1} << 61, kStridesPerPiece = 4;
   pieces_.push_back({.canonical = num_tokens, .length = 0, .row = size_});
-  first_piece_.resize(static_cast<std::size_t>(num_tokens / block + 1));
+  const std::int64_t strides = kStridesPerPiece * static_cast<std::int64_t>(pieces_.size());
+  while ((num_tokens >> stride_bits_) > strides) ++stride_bits_;
+  first_piece_.resize(static_cast<std::size_t>(num_tokens >> stride_bits_) + 2);
   std::size_t p = 0;
-  for (std::size_t b = 0; b < first_piece_.size(); ++b) {
-    const std::int64_t begin = static_cast<std::int64_t>(b) * block;
+  for (std::size_t s = 0; s < first_piece_.size(); ++s) {
+    const std::int64_t begin = static_cast<std::int64_t>(s) << stride_bits_;
     while (p + 1 < pieces_.size() && pieces_[p].canonical + pieces_[p].length <= begin) ++p;
-    first_piece_[b] = static_cast<std::int32_t>(p);
+    first_piece_[s] = static_cast<std::int32_t>(p);
   }
   sum_.reserve(pieces_.size());
   std::int64_t sum = 0, at = 0, row = 0;

@@ -17,9 +17,9 @@ namespace marble {
 class RankRows {
  public:
   /// `pieces`: those of one ring rank, ascending.
-  RankRows(std::vector<Piece> pieces, std::int64_t num_tokens, std::int64_t block);
+  RankRows(std::vector<Piece> pieces, std::int64_t num_tokens);
 
-  /// Tokens of this rank with a canonical index below `canonical`, in [0, num_tokens]. O(1) when pieces are blocks.
+  /// Tokens of this rank with a canonical index below `canonical`, in [0, num_tokens]. O(1) when pieces lie evenly.
   [[nodiscard]] std::int64_t before(std::int64_t canonical) const {
     const Piece& piece = pieces_[piece_at(canonical)];
     return piece.row + std::clamp<std::int64_t>(canonical - piece.canonical, 0, piece.length);
@@ -32,15 +32,22 @@ class RankRows {
  private:
   /// The first piece that ends beyond `canonical`; the sentinel when none does.
   [[nodiscard]] std::size_t piece_at(std::int64_t canonical) const {
-    auto p = static_cast<std::size_t>(first_piece_[static_cast<std::size_t>(canonical / block_)]);
-    while (pieces_[p].canonical + pieces_[p].length <= canonical) ++p;
+    const auto stride = static_cast<std::size_t>(canonical >> stride_bits_);
+    auto p = static_cast<std::size_t>(first_piece_[stride]), last = static_cast<std::size_t>(first_piece_[stride + 1]);
+    while (p < last) {
+      const std::size_t middle = p + (last - p) / 2;
+      if (pieces_[middle].canonical + pieces_[middle].length <= canonical)
+        p = middle + 1;
+      else
+        last = middle;
+    }
     return p;
   }
 
   std::vector<Piece> pieces_;              // and an empty sentinel that ends beyond every index
-  std::vector<std::int32_t> first_piece_;  // by canonical block: the first piece that ends beyond the block's begin
+  std::vector<std::int32_t> first_piece_;  // by stride of the canonical order: the first that ends beyond its begin
   std::vector<std::int64_t> sum_;          // before_sum at each piece's begin
-  std::int64_t block_;
+  int stride_bits_ = 0;                    // strides are about as many as pieces, whatever the number of ranks
   std::int64_t size_ = 0;
 };
 

@@ -115,17 +115,33 @@ bool SampleDealer::holds(std::size_t rank, std::int32_t sample) const {
   return std::any_of(held_[rank].begin(), held_[rank].end(), [&](const Item& item) { return item.sample == sample; });
 }
 
+/// The ranks whose work and tokens differ most from this rank's: between them a swap levels most.
+std::vector<std::size_t> SampleDealer::partners(std::size_t rank) const {
+  std::vector<std::pair<double, std::size_t>> distant;
+  for (std::size_t other = 0; other < work_.size(); ++other) {
+    if (other == rank) continue;
+    const double w = static_cast<double>(work_[rank] - work_[other]) / mean_work_;
+    const double t = static_cast<double>(tokens_[rank] - tokens_[other]) / mean_tokens_;
+    distant.emplace_back(-(w * w + t * t), other);
+  }
+  const std::size_t count = std::min(kPartners, distant.size());
+  std::partial_sort(distant.begin(), distant.begin() + static_cast<std::ptrdiff_t>(count), distant.end());
+  std::vector<std::size_t> partners;
+  for (std::size_t i = 0; i < count; ++i) partners.push_back(distant[i].second);
+  std::sort(partners.begin(), partners.end());
+  return partners;
+}
+
 /// Items of the rank that `other` may take (it holds no part of the same sample), spread over the rank's weights when
-/// they are many: about 2^17 swaps are tried against all ranks.
+/// they are many.
 std::vector<std::size_t> SampleDealer::swappable(std::size_t rank, std::size_t other) const {
-  const auto tries = static_cast<std::size_t>(std::sqrt(131072.0 / static_cast<double>(work_.size()))) + 1;
   std::vector<std::size_t> free;
   for (std::size_t i = 0; i < held_[rank].size(); ++i)
     if (held_[rank][i].parts == 1 || !holds(other, held_[rank][i].sample)) free.push_back(i);
-  if (free.size() <= tries) return free;
-  std::vector<std::size_t> spread;
-  for (std::size_t i = 0; i < tries; ++i) spread.push_back(free[i * free.size() / tries]);
-  return spread;
+  const std::size_t tries = std::min(kTries, free.size());
+  for (std::size_t i = 0; i < tries; ++i) free[i] = free[i * free.size() / tries];
+  free.resize(tries);
+  return free;
 }
 
 /// The best exchange of one item, or none, of `rank` for one, or none, of another rank.
@@ -135,8 +151,7 @@ bool SampleDealer::level_rank(std::size_t rank) {
     std::size_t other = 0;
     std::ptrdiff_t mine = -1, theirs = -1;  // -1: none
   } best;
-  for (std::size_t other = 0; other < work_.size(); ++other) {
-    if (other == rank) continue;
+  for (const std::size_t other : partners(rank)) {
     const std::vector<std::size_t> mine = swappable(rank, other), theirs = swappable(other, rank);
     const double before = strain(rank, 0, 0) + strain(other, 0, 0);
     for (std::size_t m = 0; m <= mine.size(); ++m)
@@ -184,34 +199,33 @@ void SampleDealer::level() {
 }
 
 void SampleDealer::list_ranges() {
+  ranges_.resize(held_.size());
   stored_by_.resize(samples_.size());
   for (std::size_t r = 0; r < held_.size(); ++r)
     for (const Item& item : held_[r]) {
       const DealtSample& sample = samples_[static_cast<std::size_t>(item.sample)];
-      const auto rank = static_cast<std::int32_t>(r);
       SampleCut(sample, item.parts, input_.block)
           .for_each_unit([&](std::int32_t part, std::int64_t begin, std::int64_t length) {
             if (part != item.part || length == 0) return;
-            ranges_.push_back({{sample.canonical + begin, length, rank},
-                               item.sample,
-                               profile_.share(sample, sample.canonical + begin, length)});
-            stored_by_[static_cast<std::size_t>(item.sample)].push_back(rank);
+            ranges_[r].push_back({{sample.canonical + begin, length, static_cast<std::int32_t>(r)},
+                                  item.sample,
+                                  profile_.share(sample, sample.canonical + begin, length)});
           });
+      stored_by_[static_cast<std::size_t>(item.sample)].push_back(r);
     }
 }
 
 /// Keys that travel when `to` takes a part of the range: the sample's, unless `to` already stores, and reads, some of
 /// it.
 double SampleDealer::keys_of_cut(const Held& held, std::size_t to) const {
-  const std::vector<std::int32_t>& ranks = stored_by_[static_cast<std::size_t>(held.sample)];
-  const bool stores = std::find(ranks.begin(), ranks.end(), static_cast<std::int32_t>(to)) != ranks.end();
+  const std::vector<std::size_t>& ranks = stored_by_[static_cast<std::size_t>(held.sample)];
+  const bool stores = std::find(ranks.begin(), ranks.end(), to) != ranks.end();
   return stores ? 0.0 : static_cast<double>(samples_[static_cast<std::size_t>(held.sample)].tokens);
 }
 
 /// Gives the head or the tail of a range to another rank.
-void SampleDealer::move(std::size_t held, bool tail, std::int64_t length, std::size_t to) {
-  Held& rest = ranges_[held];
-  const auto from = static_cast<std::size_t>(rest.range.ring_rank);
+void SampleDealer::move(std::size_t from, std::size_t range, bool tail, std::int64_t length, std::size_t to) {
+  Held& rest = ranges_[from][range];
   const DealtSample& sample = samples_[static_cast<std::size_t>(rest.sample)];
   const std::int64_t begin = tail ? rest.range.canonical + rest.range.length - length : rest.range.canonical;
   const std::int64_t work = length == rest.range.length ? rest.work : profile_.share(sample, begin, length);
@@ -223,34 +237,32 @@ void SampleDealer::move(std::size_t held, bool tail, std::int64_t length, std::s
   rest.work -= work;
   cut_keys_ += std::min(tail ? keys_of_cut(rest, to) : static_cast<double>(length), keys_of_cut(rest, to));
   const Held part{{begin, length, static_cast<std::int32_t>(to)}, rest.sample, work};
-  stored_by_[static_cast<std::size_t>(part.sample)].push_back(part.range.ring_rank);
-  ranges_.push_back(part);
+  std::vector<std::size_t>& ranks = stored_by_[static_cast<std::size_t>(part.sample)];
+  if (std::find(ranks.begin(), ranks.end(), to) == ranks.end()) ranks.push_back(to);
+  if (rest.range.length == 0) ranges_[from].erase(ranges_[from].begin() + static_cast<std::ptrdiff_t>(range));
+  ranges_[to].push_back(part);
 }
 
-/// The range of a rank with the best score, -1 when none has one. score(held) is negative for ranges out of question.
-template <typename Score>
-std::ptrdiff_t SampleDealer::find_range(std::size_t rank, Score&& score) const {
-  std::ptrdiff_t best = -1;
-  double best_score = 0.0;
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    if (ranges_[i].range.ring_rank != static_cast<std::int32_t>(rank) || ranges_[i].range.length == 0) continue;
-    const double of_range = score(ranges_[i]);
-    if (of_range <= best_score) continue;
-    best = static_cast<std::ptrdiff_t>(i);
-    best_score = of_range;
-  }
-  return best;
+/// The least dense range of a rank of at least `shortest` tokens, -1 when there is none.
+std::ptrdiff_t SampleDealer::lightest_range(std::size_t rank, std::int64_t shortest) const {
+  std::ptrdiff_t lightest = -1;
+  const std::vector<Held>& ranges = ranges_[rank];
+  for (std::size_t i = 0; i < ranges.size(); ++i)
+    if (ranges[i].range.length >= shortest &&
+        (lightest < 0 || ranges[i].density() < ranges[static_cast<std::size_t>(lightest)].density()))
+      lightest = static_cast<std::ptrdiff_t>(i);
+  return lightest;
 }
 
 void SampleDealer::fit() {
   for (std::size_t from = 0; from < tokens_.size(); ++from)
     while (tokens_[from] > rows_) {
       const auto to = static_cast<std::size_t>(std::min_element(tokens_.begin(), tokens_.end()) - tokens_.begin());
-      const std::ptrdiff_t lightest = find_range(from, [](const Held& held) { return 1.0 / (1.0 + held.density()); });
+      const std::ptrdiff_t lightest = lightest_range(from, 1);
       ensure(tokens_[to] < rows_ && lightest >= 0, "no rank has room for {} tokens", tokens_[from] - rows_);
-      const std::int64_t length = ranges_[static_cast<std::size_t>(lightest)].range.length;
-      move(static_cast<std::size_t>(lightest), false, std::min({tokens_[from] - rows_, rows_ - tokens_[to], length}),
-           to);
+      const auto range = static_cast<std::size_t>(lightest);
+      const std::int64_t length = ranges_[from][range].range.length;
+      move(from, range, false, std::min({tokens_[from] - rows_, rows_ - tokens_[to], length}), to);
     }
 }
 
@@ -259,43 +271,41 @@ double SampleDealer::surplus(std::size_t busy, std::size_t idle) const {
   return std::min(static_cast<double>(work_[busy]) - mean_work_, mean_work_ - static_cast<double>(work_[idle]));
 }
 
-/// The range of `busy` that moves most work to `idle` for the keys that its cut sends.
-SampleDealer::Offer SampleDealer::best_offer(std::size_t busy, std::size_t idle) const {
-  Offer offer{.idle = idle};
-  const double most = surplus(busy, idle);
-  const auto score = [&](const Held& held) {
-    if (held.range.length < input_.block) return -1.0;
-    return std::min(most, static_cast<double>(held.work)) /
-           (keys_of_cut(held, idle) + static_cast<double>(input_.block));
-  };
-  offer.range = find_range(busy, score);
-  if (offer.range >= 0) offer.score = score(ranges_[static_cast<std::size_t>(offer.range)]);
-  return offer;
+/// The range of `busy` that moves most work for the keys that its cut sends: to a rank that stores some of its sample,
+/// or to the idlest of those that do not.
+SampleDealer::Offer SampleDealer::best_offer(std::size_t busy) const {
+  Offer best;
+  const auto idlest = static_cast<std::size_t>(std::min_element(work_.begin(), work_.end()) - work_.begin());
+  for (std::size_t i = 0; i < ranges_[busy].size(); ++i) {
+    const Held& held = ranges_[busy][i];
+    if (held.range.length < input_.block) continue;
+    const auto offer = [&](std::size_t idle) {
+      const double score = std::min(surplus(busy, idle), static_cast<double>(held.work)) /
+                           (keys_of_cut(held, idle) + static_cast<double>(input_.block));
+      if (score > best.score) best = {idle, i, score};
+    };
+    offer(idlest);
+    for (const std::size_t rank : stored_by_[static_cast<std::size_t>(held.sample)]) offer(rank);
+  }
+  return best;
 }
 
 /// Evens out one of two ranks, for equal tokens: the dense range's tail for the head of a light one.
 bool SampleDealer::trade_once(std::size_t busy) {
-  Offer best;
-  for (std::size_t idle = 0; idle < work_.size(); ++idle) {
-    if (surplus(busy, idle) <= 0.0) continue;
-    const Offer offer = best_offer(busy, idle);
-    if (offer.score > best.score) best = offer;
-  }
-  if (best.range < 0) return false;
-  const std::ptrdiff_t light = find_range(best.idle, [&](const Held& held) {
-    return held.range.length >= input_.block ? 1.0 / (1.0 + held.density()) : -1.0;
-  });
+  const Offer best = best_offer(busy);
+  if (best.score <= 0.0) return false;
+  const std::ptrdiff_t light = lightest_range(best.idle, input_.block);
   if (light < 0) return false;
-  const Held& heavy = ranges_[static_cast<std::size_t>(best.range)];
-  const Held& thin = ranges_[static_cast<std::size_t>(light)];
+  const Held& heavy = ranges_[busy][best.range];
+  const Held& thin = ranges_[best.idle][static_cast<std::size_t>(light)];
   const double gain = heavy.density() - thin.density();
   if (gain <= 0.0) return false;
   const std::int64_t most = std::min(heavy.range.length, thin.range.length);
   const auto wanted = static_cast<std::int64_t>(surplus(busy, best.idle) / gain);
   const std::int64_t length = std::min(most, wanted / input_.block * input_.block);
   if (length <= 0) return false;
-  move(static_cast<std::size_t>(best.range), true, length, best.idle);
-  move(static_cast<std::size_t>(light), false, length, busy);
+  move(busy, best.range, true, length, best.idle);
+  move(best.idle, static_cast<std::size_t>(light), false, length, busy);
   return true;
 }
 
@@ -322,7 +332,8 @@ std::int32_t SampleDealer::heaviest_of_busiest() const {
 
 std::vector<OwnedRange> SampleDealer::ranges() const {
   std::vector<OwnedRange> result;
-  for (const Held& held : ranges_) result.push_back(held.range);
+  for (const std::vector<Held>& ranges : ranges_)
+    for (const Held& held : ranges) result.push_back(held.range);
   std::sort(result.begin(), result.end(), [](const OwnedRange& a, const OwnedRange& b) {
     return std::pair(a.canonical, a.length) < std::pair(b.canonical, b.length);
   });

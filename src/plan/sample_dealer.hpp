@@ -113,7 +113,7 @@ class SampleDealer {
   /// A range that the busiest rank may cut, and the rank that takes the part.
   struct Offer {
     std::size_t idle = 0;
-    std::ptrdiff_t range = -1;
+    std::size_t range = 0;
     double score = 0.0;
   };
 
@@ -127,25 +127,28 @@ class SampleDealer {
   void trade();
   bool trade_once(std::size_t busy);
   [[nodiscard]] double surplus(std::size_t busy, std::size_t idle) const;
-  [[nodiscard]] Offer best_offer(std::size_t busy, std::size_t idle) const;
+  [[nodiscard]] Offer best_offer(std::size_t busy) const;
   [[nodiscard]] double keys_of_cut(const Held& held, std::size_t to) const;
-  void move(std::size_t held, bool tail, std::int64_t length, std::size_t to);
-  template <typename Score>
-  [[nodiscard]] std::ptrdiff_t find_range(std::size_t rank, Score&& score) const;
+  void move(std::size_t from, std::size_t range, bool tail, std::int64_t length, std::size_t to);
+  [[nodiscard]] std::ptrdiff_t lightest_range(std::size_t rank, std::int64_t shortest) const;
   [[nodiscard]] double strain(std::size_t rank, std::int64_t work, std::int64_t tokens) const;
   [[nodiscard]] bool holds(std::size_t rank, std::int32_t sample) const;
+  [[nodiscard]] std::vector<std::size_t> partners(std::size_t rank) const;
   [[nodiscard]] std::vector<std::size_t> swappable(std::size_t rank, std::size_t other) const;
+
+  /// Other ranks that a rank may swap with in one turn, and items of each side: at most 2^17 swaps are tried.
+  static constexpr std::size_t kPartners = 32, kTries = 64;
 
   const PlacementInput& input_;
   const std::vector<DealtSample>& samples_;
   const WorkProfile& profile_;
   std::int64_t rows_;
   double mean_work_ = 1.0, mean_tokens_ = 1.0;
-  std::vector<std::int64_t> work_, tokens_;  // by ring rank
-  std::vector<std::vector<Item>> held_;      // by ring rank
-  std::vector<Held> ranges_;
-  std::vector<std::vector<std::int32_t>> stored_by_;  // ring ranks of each sample's ranges
-  double cut_keys_ = 0.0;                             // keys that `fit` and `trade` make travel
+  std::vector<std::int64_t> work_, tokens_;          // by ring rank
+  std::vector<std::vector<Item>> held_;              // by ring rank
+  std::vector<std::vector<Held>> ranges_;            // by ring rank
+  std::vector<std::vector<std::size_t>> stored_by_;  // ring ranks of each sample's ranges
+  double cut_keys_ = 0.0;                            // keys that `fit` and `trade` make travel
 };
 
 }  // namespace marble
