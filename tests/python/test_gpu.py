@@ -138,7 +138,7 @@ def test_a_lone_refusal_ends_the_others_waits(gpu_pool):
     needs(2)
     if gpu_pool.transport == "group":
         pytest.skip("a process group's own GPU messages wait until the group's time limit")
-    gpu_pool.run(2, "a_lone_refusal_ends_the_others_waits", device="cuda", limit=90)
+    gpu_pool.run(2, "a_lone_refusal_ends_the_others_waits", device="cuda", limit=60)
 
 
 def test_what_gpus_do_not_cover_is_refused():
