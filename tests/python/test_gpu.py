@@ -129,6 +129,13 @@ def test_other_streams_and_devices_are_used(gpu_pool):
     gpu_pool.run(min(2, torch.cuda.device_count()), "streams_are_current_ones")
 
 
+def test_a_group_without_nccl_is_enough(gpu_pool):
+    needs(2)
+    if gpu_pool.transport == "own":
+        pytest.skip("this transport needs no group for its messages")
+    gpu_pool.run(2, "gloo_moves_messages_of_gpus", PACK, **GPU)
+
+
 def test_refusals_come_before_communication(gpu_pool):
     needs(2)
     gpu_pool.run(2, "refusals_come_before_communication", device="cuda")

@@ -131,6 +131,18 @@ def staged_messages_are_exact(group):
     marble.forget_group(mesh.group)
 
 
+def gloo_moves_messages_of_gpus(group, samples, **options):
+    """Attention between GPUs over a group that moves host tensors alone; the backend copies to and from them."""
+    from marble.groups import session_of
+
+    own = dist.new_group(list(range(dist.get_world_size(group))), backend="gloo")
+    mesh = mesh_of(own)
+    attention_is_dense(own, samples, **options)
+    described = session_of(mesh.group, torch.device("cuda", torch.cuda.current_device())).describe()
+    assert "host tensors" in described, described
+    marble.forget_group(mesh.group)
+
+
 def compiled_layers_are_eager(group, packs, device="cpu", ulysses=2, **options):
     """A compiled step over several layouts on all ranks: one graph, the eager results, checkpointed layers."""
     from torch._dynamo.testing import CompileCounterWithBackend
