@@ -30,7 +30,12 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 VOCABULARY, IMAGE = 512, 500  # tokens; the one that stands for a patch of an image
 IMAGE_TOKENS, PIXELS = 64, 32
 WINDOW = 128
-SAMPLES = [[150, "image", 170], [40, "image", 60, "image", 30], [260], [5, "image", 140]]  # tokens of text, images
+SAMPLES: list[list[int | str]] = [  # tokens of text, images
+    [150, "image", 170],
+    [40, "image", 60, "image", 30],
+    [260],
+    [5, "image", 140],
+]
 FP32_BOUNDS = {"logits": 1e-4, "gradients": 1e-3}
 
 
@@ -70,7 +75,7 @@ def make_model() -> Gemma3ForConditionalGeneration:
         text_config=text,
         vision_config=vision,
         mm_tokens_per_image=IMAGE_TOKENS,
-        image_token_id=IMAGE,
+        image_token_index=IMAGE,
         attn_implementation="eager",
     )
     torch.manual_seed(0)
@@ -83,7 +88,7 @@ def make_model() -> Gemma3ForConditionalGeneration:
 def make_pack() -> Pack:
     """SAMPLES, one after the other."""
     random = torch.Generator().manual_seed(1)
-    lengths = [[IMAGE_TOKENS if part == "image" else part for part in sample] for sample in SAMPLES]
+    lengths = [[part if isinstance(part, int) else IMAGE_TOKENS for part in sample] for sample in SAMPLES]
     sample = torch.repeat_interleave(torch.arange(len(SAMPLES)), torch.tensor([sum(parts) for parts in lengths]))
     is_image = torch.cat(
         [
@@ -114,7 +119,7 @@ def dense_masks(sample: Tensor, is_image: Tensor) -> dict[str, Tensor]:
     return {"full_attention": seen, "sliding_attention": seen & ((distance < WINDOW) | same_image)}
 
 
-def to(values: dict[str, Tensor], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+def to(values: dict[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
     """The tensors on a device, those of floating point in a type."""
     return {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in values.items()}
 
