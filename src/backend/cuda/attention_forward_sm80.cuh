@@ -3,8 +3,9 @@
 #pragma once
 
 // Forward attention on any GPU from sm_80 on, over a rank plan's items: one CTA a unit, warps of 16-row atoms, mma.sync
-// from swizzled shared memory, K and V copied asynchronously one tile ahead. It takes any head dimension up to 256 and
-// any alignment, and its fragments, masks, states and arithmetic order are those of the Hopper kernel.
+// from swizzled shared memory. K is copied asynchronously beside the softmax and the product with V, and V beside the
+// product with K. It takes any head dimension up to 256 and any alignment, and its fragments, masks and states are
+// those of the Hopper kernel.
 
 #include "backend/cuda/attention_epilogue.cuh"
 #include "backend/cuda/attention_forward.hpp"
@@ -12,101 +13,72 @@
 #include "backend/cuda/online_softmax.cuh"
 #include "backend/cuda/tile_mask.cuh"
 #include "backend/cuda/tile_walk.cuh"
+#include "backend/cuda/warp_product.cuh"
 
 namespace marble::cuda {
 
-/// `kAligned`: 16-byte copies; otherwise element by element.
-template <int kDim, bool kAligned>
-struct PlainTraits {
-  static constexpr int kTileKeys = kDim > (kAligned ? 128 : 64) ? 32 : 64;  // no spills; fits the 99 KB of sm_86
+template <int kDim>
+struct PlainForwardTraits {
+  static constexpr int kTileKeys = 64;
   static constexpr int kAtoms = kDim > 128 ? 1 : 2;  // of 16 rows a warp: two share each K and V fragment
   static constexpr int kWarps = kBlock / 16 / kAtoms;
   static constexpr int kThreads = kWarps * 32;
+  static constexpr int kCtas = kDim > 128 ? 1 : 2;  // a multiprocessor
+  /// Single atoms leave registers for their queries, and K and V take the place of Q in shared memory: half the reads
+  /// of a step and 64 KB less.
+  static constexpr bool kHoldsQueries = kAtoms == 1;
 };
 
-/// The block after the one in work. One thread walks, in shared memory: the fragments need all registers.
-struct NextBlock {
-  int block;
-  TileKind kind;
+/// Rows of keys still to come of a run of blocks. The run's kind lies in the low bits of its end: registers are scarce.
+struct KeyRun {
+  int row;
+  int end_and_kind;
+
+  __device__ __forceinline__ int kind() const { return end_and_kind % 4; }
+  __device__ __forceinline__ bool is_over() const { return row + kind() == end_and_kind; }
 };
 
-template <typename T, int kDim, bool kAligned>
-struct PlainShared {
-  alignas(128) T q[kBlock * kDim];
-  alignas(128) T k[PlainTraits<kDim, kAligned>::kTileKeys * kDim];
-  alignas(128) T v[PlainTraits<kDim, kAligned>::kTileKeys * kDim];
+/// One thread walks the runs, one ahead, in shared memory: the fragments need all registers.
+template <typename T, int kDim>
+struct PlainForwardShared {
+  using Traits = PlainForwardTraits<kDim>;
+  static constexpr int kKeyTile = Traits::kTileKeys * kDim;
+  alignas(128) T tiles[(Traits::kHoldsQueries ? 0 : kBlock * kDim) + 2 * kKeyTile];
   alignas(16) std::uint32_t mask[kMaskWords];
   BlockWalk walk;
-  NextBlock next;
+  KeyRun next;
+  bool is_taken;  // everyone has read `next`, or will before the next barrier
   int query_block;
   int key_head;
 
+  __device__ __forceinline__ T* q() { return tiles; }
+  __device__ __forceinline__ T* k() { return v() - kKeyTile; }
+  __device__ __forceinline__ T* v() { return tiles + sizeof(tiles) / sizeof(T) - kKeyTile; }
+
   __device__ __forceinline__ void advance() {
-    next.kind = walk.next_kind();
-    BlockClass block_class;
-    walk.next(next.block, block_class);
+    int begin = 0, end = 0;
+    const TileKind kind = walk.next_run(begin, end);
+    next = {begin * kBlock, end * kBlock + kind};
+    is_taken = false;
   }
 };
-
-/// Element offset of a 16-byte chunk: chunks of eight rows that lie in one column fall into different banks.
-template <int kDim>
-__device__ __forceinline__ int swizzled(int row, int chunk) {
-  return row * kDim + (chunk ^ (row % 8)) * 8;
-}
-
-/// One lane's view of fragments in a swizzled tile: chunk c of a row that is r modulo 8 lies at c ^ r, so the place of
-/// an even chunk more differs in bits that no row sets. One address serves all fragments of a tile.
-template <int kDim>
-class LaneAddress {
- public:
-  __device__ __forceinline__ LaneAddress(const void* tile, int row, int chunk)
-      : address_(shared_address(tile) + static_cast<std::uint32_t>(swizzled<kDim>(row, chunk)) * 2) {}
-
-  /// `rows` is a multiple of 8, `chunk` an even number; both known at compile time.
-  __device__ __forceinline__ std::uint32_t at(int rows, int chunk) const {
-    const auto inside = static_cast<std::uint32_t>(chunk % 8 * 16);
-    return (address_ ^ inside) + static_cast<std::uint32_t>(rows * kDim * 2 + chunk / 8 * 128);
-  }
-
- private:
-  std::uint32_t address_;
-};
-
-/// Copies rows [row, row + kRows) of a head; rows and columns beyond the tensor become zeros.
-template <int kRows, int kDim, bool kAligned, typename T>
-__device__ __forceinline__ void load_rows(T* tile, const StridedRows& tensor, int head, int row, int valid_rows,
-                                          const ForwardParams& params) {
-  constexpr int kChunks = kDim / 8;
-  const T* source = static_cast<const T*>(tensor.data) + head * tensor.head_stride;
-  for (int i = threadIdx.x; i < kRows * kChunks; i += PlainTraits<kDim, kAligned>::kThreads) {
-    const int tile_row = i / kChunks;
-    const int column = i % kChunks * 8;
-    T* target = tile + swizzled<kDim>(tile_row, i % kChunks);
-    const bool is_valid = row + tile_row < valid_rows && column < params.head_dim;
-    const T* chunk = is_valid ? source + (row + tile_row) * tensor.row_stride + column : source;
-    if constexpr (kAligned) {
-      copy_async_16(target, chunk, is_valid);
-    } else {
-#pragma unroll
-      for (int c = 0; c < 8; ++c) target[c] = is_valid && column + c < params.head_dim ? chunk[c] : T(0.f);
-    }
-  }
-}
 
 /// The fragments of one warp: kAtoms times the fragments of online_softmax.cuh.
-template <typename T, int kDim, bool kAligned>
-class PlainWarp {
+template <typename T, int kDim>
+class PlainForwardWarp {
  public:
-  using Traits = PlainTraits<kDim, kAligned>;
+  using Shared = PlainForwardShared<T, kDim>;
+  using Traits = PlainForwardTraits<kDim>;
+  static constexpr int kAtoms = Traits::kAtoms;
   static constexpr int kScores = Traits::kTileKeys / 2;
   static constexpr int kOutputs = kDim / 2;
 
-  __device__ __forceinline__ PlainWarp(PlainShared<T, kDim, kAligned>& shared, const ForwardParams& params)
+  __device__ __forceinline__ PlainForwardWarp(Shared& shared, const ForwardParams& params)
       : shared_(shared), params_(params) {}
 
   __device__ __forceinline__ void begin(const UnitOutput& unit) {
 #pragma unroll
-    for (int atom = 0; atom < Traits::kAtoms; ++atom) {
+    for (int atom = 0; atom < kAtoms; ++atom) {
       softmax_[atom] = empty_softmax_state();
       if (unit.starts_empty) {
 #pragma unroll
@@ -120,99 +92,120 @@ class PlainWarp {
 
   __device__ __forceinline__ void finish(const UnitOutput& unit) {
 #pragma unroll
-    for (int atom = 0; atom < Traits::kAtoms; ++atom) {
+    for (int atom = 0; atom < kAtoms; ++atom) {
       if (unit.finishes)
-        write_output<T, kDim, kAligned>(params_, unit, owner(atom), output_[atom], softmax_[atom]);
+        write_output<T, kDim, false>(params_, unit, owner(atom), output_[atom], softmax_[atom]);
       else
         store_state(unit.state<kDim>(), owner(atom), output_[atom], softmax_[atom]);
     }
   }
 
+  __device__ __forceinline__ void hold_queries() {
+    const auto rows = matrices_down<kDim>(shared_.q(), first_row(0), 0);
+#pragma unroll
+    for (int step = 0; step < kHeld; ++step) load_matrices(held_[step], rows.at(0, 2 * step));
+  }
+
   /// S = Q K^T of the tile in shared memory.
   __device__ __forceinline__ void multiply_keys() {
-    const int lane = threadIdx.x % 32;
-    const LaneAddress<kDim> q(shared_.q, first_row(0) + lane % 16, lane / 16);
-    const LaneAddress<kDim> k(shared_.k, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const auto rows = matrices_down<kDim>(shared_.q(), first_row(0), 0);
+    const auto columns = matrices_across<kDim>(shared_.k(), 0, 0);
+    multiply_tiles<T, kDim / 16, true>(
+        scores_,
+        [&](std::uint32_t(&a)[kAtoms][4], int step, int group) {
+          if (group != 0) return;
 #pragma unroll
-    for (int atom = 0; atom < Traits::kAtoms; ++atom)
+          for (int atom = 0; atom < kAtoms; ++atom) {
+            if constexpr (Traits::kHoldsQueries) {
 #pragma unroll
-      for (int i = 0; i < kScores; ++i) scores_[atom][i] = 0.f;
-#pragma unroll
-    for (int step = 0; step < kDim / 16; ++step) {
-      std::uint32_t queries[Traits::kAtoms][4];
-#pragma unroll
-      for (int atom = 0; atom < Traits::kAtoms; ++atom) load_matrices(queries[atom], q.at(16 * atom, 2 * step));
-#pragma unroll
-      for (int group = 0; group < Traits::kTileKeys / 16; ++group) {
-        std::uint32_t keys[4];  // keys 0-7: columns 0-7, 8-15; keys 8-15: the same
-        load_matrices(keys, k.at(16 * group, 2 * step));
-#pragma unroll
-        for (int atom = 0; atom < Traits::kAtoms; ++atom) {
-          multiply_accumulate<T>(&scores_[atom][8 * group], queries[atom], keys[0], keys[1]);
-          multiply_accumulate<T>(&scores_[atom][8 * group + 4], queries[atom], keys[2], keys[3]);
-        }
-      }
-    }
+              for (int i = 0; i < 4; ++i) a[atom][i] = held_[step][i];
+            } else {
+              load_matrices(a[atom], rows.at(16 * atom, 2 * step));
+            }
+          }
+        },
+        [&](std::uint32_t(&b)[4], int step, int group) { load_matrices(b, columns.at(16 * group, 2 * step)); });
   }
 
-  /// Scores to probabilities; `part` is the tile's place in its block of keys.
-  __device__ __forceinline__ void apply_softmax(bool is_partial, int part) {
+  /// `key` is the tile's first one, in its block.
+  __device__ __forceinline__ void apply_masks(bool is_partial, int key) {
+    if (params_.score_map == ScoreMap::none && !is_partial) return;
 #pragma unroll
-    for (int atom = 0; atom < Traits::kAtoms; ++atom) {
+    for (int atom = 0; atom < kAtoms; ++atom) {
       if (params_.score_map != ScoreMap::none) map_scores(scores_[atom], params_.score_map, params_.score_scale);
       if (is_partial) {
-        const int word = owner(atom).row() * 4 + static_cast<int>(threadIdx.x % 4);
-        const int shift = part * Traits::kTileKeys / 4;
-        const std::uint32_t words[2] = {shared_.mask[word] >> shift, shared_.mask[word + 32] >> shift};
+        const int word = owner(atom).row() * 4 + static_cast<int>(thread_index() % 4);
+        const std::uint32_t words[2] = {shared_.mask[word] >> key / 4, shared_.mask[word + 32] >> key / 4};
         apply_mask(scores_[atom], words);
       }
-      float rescale[2];
-      update_softmax<true, skips_still_tiles(kDim)>(softmax_[atom], scores_[atom], rescale, params_.exponent_scale);
-      rescale_output<skips_still_tiles(kDim)>(output_[atom], rescale);
-      pack_probabilities<T>(probabilities_[atom], scores_[atom]);
     }
   }
 
-  /// O += P V of the tile in shared memory.
-  __device__ __forceinline__ void multiply_values() {
-    const int lane = threadIdx.x % 32;
-    const LaneAddress<kDim> v(shared_.v, lane % 16, lane / 16);
+  /// Raises the maxima by the tile's.
+  __device__ __forceinline__ void raise() {
 #pragma unroll
-    for (int step = 0; step < Traits::kTileKeys / 16; ++step) {
+    for (int atom = 0; atom < kAtoms; ++atom) {
+      float rescale[2];
+      raise_maxima_of<skips_still_tiles(kDim)>(softmax_[atom], scores_[atom], params_.exponent_scale, rescale);
+      rescale_output<skips_still_tiles(kDim)>(output_[atom], rescale);
 #pragma unroll
-      for (int group = 0; group < kDim / 16; ++group) {
-        std::uint32_t values[4];  // columns 0-7: keys 0-7, 8-15; columns 8-15: the same
-        load_matrices_transposed(values, v.at(16 * step, 2 * group));
-#pragma unroll
-        for (int atom = 0; atom < Traits::kAtoms; ++atom) {
-          multiply_accumulate<T>(&output_[atom][8 * group], &probabilities_[atom][4 * step], values[0], values[1]);
-          multiply_accumulate<T>(&output_[atom][8 * group + 4], &probabilities_[atom][4 * step], values[2], values[3]);
-        }
-      }
+      for (int r = 0; r < 2; ++r)
+        subtracted_[atom][r] = max_exponent(softmax_[atom].row_max[r], params_.exponent_scale);
     }
+  }
+
+  /// O += P V of the tile in shared memory. The exponentials of 16 keys are computed between the products of those
+  /// before them.
+  __device__ __forceinline__ void multiply_values() {
+    const auto columns = matrices_down<kDim>(shared_.v(), 0, 0);
+    multiply_tiles<T, Traits::kTileKeys / 16, false>(
+        output_,
+        [&](std::uint32_t(&a)[kAtoms][4], int step, int group) {
+          constexpr int kPairs = 4 * kAtoms;
+          constexpr int kGroups = kDim / 16;
+#pragma unroll
+          for (int pair = 0; pair < kPairs; ++pair)
+            if (pair * kGroups / kPairs == group)
+              a[pair % kAtoms][pair / kAtoms] = weigh(pair % kAtoms, 4 * step + pair / kAtoms);
+        },
+        [&](std::uint32_t(&b)[4], int step, int group) {
+          load_matrices_transposed(b, columns.at(16 * step, 2 * group));
+        });
   }
 
  private:
+  static constexpr int kHeld = Traits::kHoldsQueries ? kDim / 16 : 0;
+
   __device__ __forceinline__ static int first_row(int atom) {
-    return (static_cast<int>(threadIdx.x) / 32 * Traits::kAtoms + atom) * 16;
+    return (static_cast<int>(thread_index()) / 32 * kAtoms + atom) * 16;
   }
 
   __device__ __forceinline__ static FragmentOwner owner(int atom) {
     const int warp = first_row(atom) / 16;
-    return {warp / 4, warp % 4 * 32 + static_cast<int>(threadIdx.x % 32)};
+    return {warp / 4, warp % 4 * 32 + static_cast<int>(thread_index() % 32)};
   }
 
-  PlainShared<T, kDim, kAligned>& shared_;
+  /// Two neighbouring scores become exponentials, summed and packed.
+  __device__ __forceinline__ std::uint32_t weigh(int atom, int pair) {
+    const int r = pair % 2;
+    const float low = exp2_approx(scores_[atom][2 * pair] * params_.exponent_scale - subtracted_[atom][r]);
+    const float high = exp2_approx(scores_[atom][2 * pair + 1] * params_.exponent_scale - subtracted_[atom][r]);
+    softmax_[atom].row_sum[r] += low + high;
+    return pack_pair<T>(low, high);
+  }
+
+  Shared& shared_;
   const ForwardParams& params_;
-  float output_[Traits::kAtoms][kOutputs];
-  float scores_[Traits::kAtoms][kScores];
-  SoftmaxState softmax_[Traits::kAtoms];
-  std::uint32_t probabilities_[Traits::kAtoms][kScores / 2];
+  float output_[kAtoms][kOutputs];
+  float scores_[kAtoms][kScores];
+  SoftmaxState softmax_[kAtoms];
+  float subtracted_[kAtoms][2];  // maxima as exponents
+  std::uint32_t held_[Traits::kHoldsQueries ? kHeld : 1][4];
 };
 
 __device__ __forceinline__ void build_block_mask(std::uint32_t* words, const ForwardParams& params, int key_block,
                                                  int query_block) {
-  const int lane = threadIdx.x % 32;
+  const int lane = static_cast<int>(thread_index() % 32);
   const VisibilityArrays& visibility = params.visibility;
   if (visibility.key_intervals != nullptr)
     build_mask_from_intervals(words, load_intervals(visibility.key_intervals, key_block, lane), query_block * kBlock,
@@ -221,20 +214,19 @@ __device__ __forceinline__ void build_block_mask(std::uint32_t* words, const For
     build_mask_from_tracks(words, visibility, key_block, query_block, lane);
 }
 
-template <typename T, int kDim, bool kAligned>
-__global__ void __launch_bounds__(PlainTraits<kDim, kAligned>::kThreads)
+template <typename T, int kDim>
+__global__ void __launch_bounds__(PlainForwardTraits<kDim>::kThreads, PlainForwardTraits<kDim>::kCtas)
     attention_forward_sm80_kernel(const __grid_constant__ ForwardParams params) {
-  using Traits = PlainTraits<kDim, kAligned>;
-  constexpr int kParts = kBlock / Traits::kTileKeys;
+  using Traits = PlainForwardTraits<kDim>;
   extern __shared__ __align__(128) std::uint8_t shared_bytes[];
-  auto& shared = *reinterpret_cast<PlainShared<T, kDim, kAligned>*>(shared_bytes);
+  auto& shared = *reinterpret_cast<PlainForwardShared<T, kDim>*>(shared_bytes);
 
   const auto index = static_cast<int>(blockIdx.x);
   const Unit place = unit_at(index, params.num_items, params.num_splits);
   const Item item = params.items[place.item];
-  const auto load_keys = [&](int row) {
-    load_rows<Traits::kTileKeys, kDim, kAligned>(shared.k, params.k, shared.key_head, row, params.valid_key_rows,
-                                                 params);
+  const auto load_keys = [&](T* tile, const StridedRows& tensor, int row) {
+    load_rows<Traits::kTileKeys, kDim, Traits::kThreads>(tile, tensor, shared.key_head, row, params.valid_key_rows,
+                                                         params.head_dim, params.is_aligned);
     copy_async_commit();
   };
 
@@ -244,41 +236,42 @@ __global__ void __launch_bounds__(PlainTraits<kDim, kAligned>::kThreads)
     shared.walk = BlockWalk(item, params.runs, place.split, params.num_splits);
     shared.advance();
   }
-  PlainWarp<T, kDim, kAligned> warp(shared, params);
+  PlainForwardWarp<T, kDim> warp(shared, params);
   warp.begin(unit_output(params, index, item.block, item.flags));
-  load_rows<kBlock, kDim, kAligned>(shared.q, params.q, place.head, item.block * kBlock, params.valid_query_rows,
-                                    params);
+  load_rows<kBlock, kDim, Traits::kThreads>(shared.q(), params.q, place.head, item.block * kBlock,
+                                            params.valid_query_rows, params.head_dim, params.is_aligned);
+  copy_async_commit();
+  if constexpr (Traits::kHoldsQueries) {
+    copy_async_wait<0>();
+    __syncthreads();
+    warp.hold_queries();
+  }
   __syncthreads();
-  NextBlock now = shared.next;
-  if (now.kind != kNoTile) load_keys(now.block * kBlock);
+  KeyRun run = shared.next;
+  if (threadIdx.x == 0) shared.is_taken = true;
+  if (run.kind() != kNoTile) load_keys(shared.k(), params.k, run.row);
 
-  while (now.kind != kNoTile) {
-    NextBlock next = now;
-    for (int part = 0; part < kParts; ++part) {
-      const int row = now.block * kBlock + part * Traits::kTileKeys;
-      copy_async_wait<0>();
-      __syncthreads();  // K is here, and nobody reads the last V, mask or block any more
-      load_rows<Traits::kTileKeys, kDim, kAligned>(shared.v, params.v, shared.key_head, row, params.valid_key_rows,
-                                                   params);
-      copy_async_commit();
-      if (part == 0) {
-        if (now.kind == kPartialTile && threadIdx.x < 32)
-          build_block_mask(shared.mask, params, now.block, shared.query_block);
-        if (threadIdx.x == 0) shared.advance();
-      }
-      warp.multiply_keys();
-      copy_async_wait<0>();
-      __syncthreads();  // V, mask and block are here, and nobody reads K any more
-      if (part + 1 < kParts) {
-        load_keys(row + Traits::kTileKeys);
-      } else {
-        next = shared.next;
-        if (next.kind != kNoTile) load_keys(next.block * kBlock);
-      }
-      warp.apply_softmax(now.kind == kPartialTile, part);
-      warp.multiply_values();
+  while (run.kind() != kNoTile) {
+    copy_async_wait<0>();
+    __syncthreads();  // K is here, and nobody reads the last V, mask or run any more
+    load_keys(shared.v(), params.v, run.row);
+    if (run.row % kBlock == 0) {
+      if (run.kind() == kPartialTile && thread_index() < 32)
+        build_block_mask(shared.mask, params, run.row / kBlock, shared.query_block);
+      if (thread_index() == 0 && shared.is_taken) shared.advance();
     }
-    now = next;
+    warp.multiply_keys();
+    copy_async_wait<0>();
+    __syncthreads();  // V, mask and run are here, and nobody reads K any more
+    warp.apply_masks(run.kind() == kPartialTile, run.row % kBlock);
+    run.row += Traits::kTileKeys;
+    if (run.is_over()) {
+      run = shared.next;
+      if (thread_index() == 0) shared.is_taken = true;
+    }
+    if (run.kind() != kNoTile) load_keys(shared.k(), params.k, run.row);
+    warp.raise();
+    warp.multiply_values();
   }
   copy_async_wait<0>();
   // Read again: nothing of the unit stays in registers through the loop.
@@ -286,23 +279,16 @@ __global__ void __launch_bounds__(PlainTraits<kDim, kAligned>::kThreads)
   warp.finish(unit_output(params, index, finished.block, finished.flags));
 }
 
-template <typename T, int kDim, bool kAligned>
-void launch_plain_kernel(const ForwardParams& params, cudaStream_t stream) {
-  const auto kernel = attention_forward_sm80_kernel<T, kDim, kAligned>;
-  constexpr int kSharedBytes = sizeof(PlainShared<T, kDim, kAligned>);
+template <typename T, int kDim>
+void launch_forward_sm80(const ForwardParams& params, cudaStream_t stream) {
+  const auto kernel = attention_forward_sm80_kernel<T, kDim>;
+  constexpr int kSharedBytes = sizeof(PlainForwardShared<T, kDim>);
+  static_assert(kSharedBytes <= 99 * 1024, "compute capability 8.6 has no more");
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
              "reserving shared memory for the plain attention forward kernel");
   const int num_units = params.num_heads * params.num_items * params.num_splits;
-  kernel<<<num_units, PlainTraits<kDim, kAligned>::kThreads, kSharedBytes, stream>>>(params);
+  kernel<<<num_units, PlainForwardTraits<kDim>::kThreads, kSharedBytes, stream>>>(params);
   check_cuda(cudaGetLastError(), "launching the plain attention forward kernel");
-}
-
-template <typename T, int kDim>
-void launch_forward_sm80(const ForwardParams& params, cudaStream_t stream) {
-  if (params.is_aligned)
-    launch_plain_kernel<T, kDim, true>(params, stream);
-  else
-    launch_plain_kernel<T, kDim, false>(params, stream);
 }
 
 }  // namespace marble::cuda

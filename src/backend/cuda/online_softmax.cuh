@@ -80,10 +80,10 @@ __device__ __forceinline__ void raise_maxima(SoftmaxState& state, const float (&
   }
 }
 
-/// Turns scores into exponentials and updates the state; `rescale` is what earlier outputs shrink by.
-template <bool kMasked, bool kSkips, int kCount>
-__device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scores)[kCount], float (&rescale)[2],
-                                               float exponent_scale) {
+/// Raises the maxima by those of scores, where a tile may be skipped.
+template <bool kSkips, int kCount>
+__device__ __forceinline__ void raise_maxima_of(SoftmaxState& state, const float (&scores)[kCount],
+                                                float exponent_scale, float (&rescale)[2]) {
   float tile_max[2] = {fmaxf(scores[0], scores[1]), fmaxf(scores[2], scores[3])};
 #pragma unroll
   for (int i = 4; i < kCount; i += 4) {
@@ -93,6 +93,13 @@ __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scor
   rescale[0] = rescale[1] = 1.f;
   if (!kSkips || __any_sync(~0u, tile_max[0] > state.row_max[0] || tile_max[1] > state.row_max[1]))
     raise_maxima(state, tile_max, exponent_scale, rescale);
+}
+
+/// Turns scores into exponentials and updates the state; `rescale` is what earlier outputs shrink by.
+template <bool kMasked, bool kSkips, int kCount>
+__device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scores)[kCount], float (&rescale)[2],
+                                               float exponent_scale) {
+  raise_maxima_of<kSkips>(state, scores, exponent_scale, rescale);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float subtracted =

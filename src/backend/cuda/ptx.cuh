@@ -149,6 +149,31 @@ __device__ __forceinline__ void multiply_accumulate<__half>(float* d, const std:
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+/// d[0..3] = A (16 x 16) times B (16 x 8).
+template <typename T>
+__device__ __forceinline__ void multiply(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1);
+
+template <>
+__device__ __forceinline__ void multiply<__nv_bfloat16>(float* d, const std::uint32_t* a, std::uint32_t b0,
+                                                        std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, "
+      "%10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
+
+template <>
+__device__ __forceinline__ void multiply<__half>(float* d, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, "
+      "%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.f));
+}
+
 // Arithmetic.
 
 __device__ __forceinline__ float exp2_approx(float x) {

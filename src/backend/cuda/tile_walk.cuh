@@ -65,6 +65,21 @@ class BlockWalk {
     return true;
   }
 
+  /// What is left of the open run, or the run after it, as blocks [begin, end); kNoTile after the last.
+  __device__ __forceinline__ TileKind next_run(int& begin, int& end) {
+    const TileKind kind = next_kind();
+    if (kind == kNoTile) return kind;
+    if (open_.begin == open_.end) {
+      open_ = ahead_;
+      fetch_ahead();
+    }
+    begin = open_.begin;
+    end = begin + min(remaining_, open_.end - open_.begin);
+    remaining_ -= end - begin;
+    open_.begin = open_.end;
+    return kind;
+  }
+
  private:
   __device__ __forceinline__ void fetch_ahead() {
     if (remaining_ > open_.end - open_.begin) ahead_ = *run_++;
