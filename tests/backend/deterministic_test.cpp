@@ -62,7 +62,10 @@ INSTANTIATE_TEST_SUITE_P(Cuda, DeterministicGradients,
                                            Subject{"best_fp16_64", cuda::Kernels::best, DType::fp16, 64},
                                            Subject{"best_bf16_256", cuda::Kernels::best, DType::bf16, 256},
                                            Subject{"best_bf16_100", cuda::Kernels::best, DType::bf16, 100},
-                                           Subject{"plain_bf16_128", cuda::Kernels::plain, DType::bf16, 128}),
+                                           Subject{"plain_bf16_128", cuda::Kernels::plain, DType::bf16, 128},
+                                           Subject{"plain_fp16_64", cuda::Kernels::plain, DType::fp16, 64},
+                                           Subject{"plain_bf16_256", cuda::Kernels::plain, DType::bf16, 256},
+                                           Subject{"compact_bf16_256", cuda::Kernels::compact, DType::bf16, 256}),
                          [](const auto& subject) { return subject.param.name; });
 
 TEST_P(DeterministicGradients, RepeatWhenManyKeyBlocksMeetAQuery) {

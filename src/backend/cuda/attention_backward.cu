@@ -110,6 +110,13 @@ void launch_attention_backward_sm90(const BackwardParams& params, const Backward
   });
 }
 
+void launch_attention_backward_sm80(const BackwardParams& params, DType dtype, int dim, int shared_bytes,
+                                    cudaStream_t stream) {
+  dispatch(dtype, dim, [&]<typename T, int kDim>(T, std::integral_constant<int, kDim>) {
+    launch_backward_sm80<T, kDim>(params, shared_bytes, stream);
+  });
+}
+
 void finish_dq_tiles(const float* accumulator, const DqLayout& layout, const TensorView& dq, std::int64_t valid_rows,
                      int dim, cudaStream_t stream) {
   const auto num_ctas = static_cast<unsigned>(dq.heads * (layout.padded_rows / kBlock));

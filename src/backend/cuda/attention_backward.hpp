@@ -34,7 +34,7 @@ constexpr DqLayout dq_layout(std::int64_t num_heads, std::int64_t num_blocks, in
   layout.scale = layout.minus_delta + num_heads * layout.padded_rows;
   layout.query_turns = layout.scale + 4;
   layout.key_turns = layout.query_turns + num_heads * num_blocks;
-  constexpr int kMostKeyTiles = 2;  // of a block, where units are split
+  constexpr int kMostKeyTiles = 4;  // of a block
   layout.size = layout.key_turns + num_key_units * kMostKeyTiles;
   return layout;
 }
@@ -55,16 +55,19 @@ void prepare_row_statistics(const TensorView& lse, const TensorView& delta, std:
 void launch_attention_backward_sm90(const BackwardParams& params, const BackwardTensorMaps& maps, DType dtype, int dim,
                                     int num_ctas, cudaStream_t stream);
 
-/// Any GPU, head dimension up to 256 and strides; units are not split.
-void launch_attention_backward_plain(const BackwardParams& params, DType dtype, int dim, cudaStream_t stream);
+/// Any GPU, head dimension up to 256 and strides. `shared_bytes`: what a CTA may have on this GPU.
+void launch_attention_backward_sm80(const BackwardParams& params, DType dtype, int dim, int shared_bytes,
+                                    cudaStream_t stream);
 
 /// dq = scale * the accumulated tiles, rounded once; rows beyond `valid_rows` become zero.
 void finish_dq_tiles(const float* accumulator, const DqLayout& layout, const TensorView& dq, std::int64_t valid_rows,
                      int dim, cudaStream_t stream);
 
-/// One instantiation; each is compiled in a file of its own.
+// Instantiations, each compiled in a file of its own.
 template <typename T, int kDim>
 void launch_backward_sm90(const BackwardParams& params, const BackwardTensorMaps& maps, int num_ctas,
                           cudaStream_t stream);
+template <typename T, int kDim>
+void launch_backward_sm80(const BackwardParams& params, int shared_bytes, cudaStream_t stream);
 
 }  // namespace marble::cuda

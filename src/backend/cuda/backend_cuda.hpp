@@ -11,8 +11,9 @@
 
 namespace marble::cuda {
 
-/// Which kernels to use: the device's best, or those that any device has (for tests and comparisons).
-enum class Kernels { best, plain };
+/// Which kernels to use: the device's best, or (for tests and comparisons) those that any device has: plain ones, with
+/// the device's shared memory or with what the least of them has.
+enum class Kernels { best, plain, compact };
 
 class CudaBackend final : public Backend {
  public:
@@ -59,6 +60,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<CUstream_st, DestroyStream> own_stream_;
   cudaStream_t stream_ = nullptr;
   int num_multiprocessors_ = 0;
+  int shared_bytes_ = 0;  // that a CTA may have
   bool is_hopper_ = false;
   std::unique_ptr<DeviceMemory> memory_;
   std::optional<Uploads> uploads_;

@@ -34,17 +34,26 @@ __device__ __forceinline__ std::uint32_t word_from_interval(RowInterval interval
 /// From the four tracks of key and queries, pair by pair, with the mask rule itself. Tracks are the exception: this
 /// saves registers, not time.
 __device__ __forceinline__ std::uint32_t word_from_tracks(const VisibilityArrays& visibility, const RowTracks& key,
-                                                          const RowTracks* queries) {
+                                                          const RowTracks* queries, int bits = 32) {
   const auto tokens = [](const RowTracks& row) {
     return TokenTracks{row.sample, row.segment, row.noise, row.position};
   };
   std::uint32_t word = 0;
 #pragma unroll 1
-  for (int bit = 0; bit < 32; ++bit) {
+  for (int bit = 0; bit < bits; ++bit) {
     const RowTracks query = queries[bit / 2 * 8 + bit % 2];
     if (key.sample >= 0 && is_legal(visibility.rule, tokens(query), tokens(key))) word |= 1u << bit;
   }
   return word;
+}
+
+/// One word of kBits bits, from any multiple of 8 rows of queries on.
+template <int kBits>
+__device__ __forceinline__ std::uint32_t transposed_mask_word(const VisibilityArrays& visibility, int key_row,
+                                                              int query_row, int q) {
+  return visibility.key_intervals != nullptr ? word_from_interval(visibility.key_intervals[key_row], query_row, q)
+                                             : word_from_tracks(visibility, visibility.key_tracks[key_row],
+                                                                visibility.query_tracks + query_row + q * 2, kBits);
 }
 
 /// Each lane fills the words of every eighth key, one in four of each.

@@ -10,6 +10,7 @@
 #include "marble/error.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace marble::cuda {
 namespace {
@@ -32,16 +33,25 @@ bool is_aligned(const TensorView& view, std::int64_t bytes) {
          view.row_stride * element % bytes == 0 && view.head_stride * element % bytes == 0;
 }
 
-/// True when the copy engine can read the inputs, 16 bytes at a time, and key gradients can be written in pairs.
-bool suits_hopper_kernel(const BackwardTensors& tensors) {
+/// True when inputs can be read 16 bytes at a time, and by the copy engine.
+bool is_aligned(const BackwardTensors& tensors) {
   return tensors.q.dim % 8 == 0 && is_aligned(tensors.q, 16) && is_aligned(tensors.k, 16) &&
-         is_aligned(tensors.v, 16) && is_aligned(tensors.dout, 16) && is_aligned(tensors.dk, 8) &&
-         is_aligned(tensors.dv, 8);
+         is_aligned(tensors.v, 16) && is_aligned(tensors.dout, 16);
 }
 
-/// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far, or
-/// when a planned order would make units of one key head pace each other: then a CTA's neighbours are splits and other
-/// heads. A function of plan, options and machine alone.
+/// Splits that cost a work least time. Its tail, in which multiprocessors run out of units, lasts about half of the
+/// longest unit; every further split adds the units once more, and a unit costs what a few tiles do besides its own:
+/// keys to load, a pipeline to fill, sums to add.
+std::int64_t splits_for_tail(std::int64_t longest_unit, std::int64_t num_units, int num_multiprocessors) {
+  constexpr std::int64_t kTilesOfUnit = 8;
+  const auto squared = static_cast<double>(longest_unit * num_multiprocessors) /
+                       static_cast<double>(2 * kTilesOfUnit * num_units);
+  return std::lround(std::sqrt(squared));
+}
+
+/// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far, when
+/// few long units would leave a tail, or when a planned order would make units of one key head pace each other: then a
+/// CTA's neighbours are splits and other heads. A function of plan, options and machine alone.
 int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const BoundWork& work, bool deterministic,
                     int num_multiprocessors) {
   constexpr std::int64_t kFewestTiles = 8;  // a split shorter than this costs more in its sums than it saves
@@ -54,6 +64,10 @@ int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const
   if (deterministic) {
     const std::int64_t for_turns = (kHeadsTogether + header.local_kv_heads - 1) / header.local_kv_heads;
     wanted = std::max(wanted, std::min({for_turns, group, kMostForTurns}));
+  } else {
+    const int key_tiles = backward_key_tiles(tile_dim(header.head_dim));
+    const std::int64_t num_units = items.size() * key_tiles * header.local_kv_heads;
+    wanted = std::max(wanted, splits_for_tail(longest / key_tiles, num_units, num_multiprocessors));
   }
   return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits));
 }
@@ -109,6 +123,7 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.num_blocks = static_cast<std::int32_t>(num_blocks(header.query_rows));
   params.num_splits = backward_splits(bound, items, work, options.deterministic, target.num_multiprocessors);
   params.head_dim = header.head_dim;
+  params.is_aligned = is_aligned(tensors);
   params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
   params.valid_key_rows = static_cast<std::int32_t>(work.valid_key_rows);
   set_scales(params, options);
@@ -132,10 +147,9 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,
                          accumulator, target.stream);
   check_cuda(cudaMemsetAsync(params.counter, 0, sizeof(std::int32_t), target.stream), "resetting the work counter");
-  if (!target.is_hopper || !suits_hopper_kernel(tensors)) {
-    params.num_splits = 1;
-    return launch_attention_backward_plain(params, tensors.q.dtype, dim, target.stream);
-  }
+  // The Hopper kernel writes key gradients in pairs.
+  if (!target.is_hopper || !params.is_aligned || !is_aligned(tensors.dk, 8) || !is_aligned(tensors.dv, 8))
+    return launch_attention_backward_sm80(params, tensors.q.dtype, dim, target.shared_bytes, target.stream);
   const std::int64_t num_units =
       std::int64_t{params.num_kv_heads} * params.num_items * backward_key_tiles(dim) * params.num_splits;
   params.num_units = static_cast<std::int32_t>(num_units);

@@ -17,6 +17,7 @@ struct LaunchTarget {
   int num_multiprocessors = 0;
   std::int32_t* counter = nullptr;  // of the launch in flight
   bool is_hopper = false;
+  int shared_bytes = 0;  // that a CTA may have
 };
 
 void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const BackwardTensors& tensors,

@@ -106,6 +106,7 @@ struct BackwardParams {
   std::int32_t valid_key_rows = 0;
 
   bool has_softcap = false;
+  bool is_aligned = true;      // bases, strides and head_dim of the inputs allow 16-byte accesses
   float score_scale = 0.f;     // softcap: tanh(score * score_scale)
   float exponent_scale = 0.f;  // (capped) scores times this are base-2 exponents
   float gradient_scale = 0.f;  // of dK; that of dQ waits for finish_dq

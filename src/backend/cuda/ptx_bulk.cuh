@@ -83,8 +83,15 @@ __device__ __forceinline__ void pass_turn(std::int32_t* counter, std::int32_t tu
 
 /// Adds four floats into 16-byte aligned global memory, in no given order among threads.
 __device__ __forceinline__ void reduce_add(float* target, float a, float b, float c, float d) {
+#if __CUDA_ARCH__ >= 900
   asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(target), "f"(a), "f"(b), "f"(c), "f"(d)
                : "memory");
+#else
+  atomicAdd(target, a);
+  atomicAdd(target + 1, b);
+  atomicAdd(target + 2, c);
+  atomicAdd(target + 3, d);
+#endif
 }
 
 __device__ __forceinline__ void reduce_add(float* target, float a, float b) {
