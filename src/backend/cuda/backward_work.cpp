@@ -44,14 +44,14 @@ bool is_aligned(const BackwardTensors& tensors) {
 /// keys to load, a pipeline to fill, sums to add.
 std::int64_t splits_for_tail(std::int64_t longest_unit, std::int64_t num_units, int num_multiprocessors) {
   constexpr std::int64_t kTilesOfUnit = 8;
-  const auto squared = static_cast<double>(longest_unit * num_multiprocessors) /
-                       static_cast<double>(2 * kTilesOfUnit * num_units);
+  const auto squared =
+      static_cast<double>(longest_unit * num_multiprocessors) / static_cast<double>(2 * kTilesOfUnit * num_units);
   return std::lround(std::sqrt(squared));
 }
 
-/// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far, when
-/// few long units would leave a tail, or when a planned order would make units of one key head pace each other: then a
-/// CTA's neighbours are splits and other heads. A function of plan, options and machine alone.
+/// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far,
+/// when few long units would leave a tail, or when a planned order would make units of one key head pace each other:
+/// then a CTA's neighbours are splits and other heads. A function of plan, options and machine alone.
 int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const BoundWork& work, bool deterministic,
                     int num_multiprocessors) {
   constexpr std::int64_t kFewestTiles = 8;  // a split shorter than this costs more in its sums than it saves
