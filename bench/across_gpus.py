@@ -9,7 +9,7 @@
 For each case and each mode of each system: output and gradients are compared with exact attention at sampled rows and
 keys; a mode whose error exceeds LIMIT times that of MARBLE on one GPU is listed as wrong and not timed. The others are
 swept once, then the best mode of each system is timed, forward and backward, by turns. A time is the median over the
-repeats of the slowest rank's, by device events; TFLOP/s count legal pairs only, for one GPU. Rows are added as they come.
+repeats of the slowest rank's, by device events; TFLOP/s count legal pairs only, for one GPU. Rows come one by one.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from cp_timing import BEGUN, Rows, agreed, attempt, begin_job, end_job, interlea
 CHECK_TOKENS = 262144  # longer packs are checked at this length
 LIMIT = 3.0  # peers sum bf16 partials; wrong masks and races are orders of magnitude off
 TENSORS = ("out", "dq", "dk", "dv")
+SCALING = [Case("causal 256k 32/4", "causal", 262144, 32, 4), Case("noise 256k", "bagel-mix", 262144, 28, 4)]
 
 
 class Bench:
@@ -37,6 +38,10 @@ class Bench:
         self.group = None if arguments.peers_only else Group(self.library)
         self.alone = Group(self.library, alone=True)
         self.rows = Rows(arguments.out, arguments.commit)
+
+    def close(self):
+        for group in filter(None, (self.group, self.alone)):
+            group.close()
 
     def row(self, case, system, **values):
         about = {"case": case.name, "system": system.name, "mode": system.mode, "tokens": case.tokens}
@@ -221,8 +226,10 @@ def run_within(system, fn):
 
 
 def run(bench, arguments):
-    def wanted(name):
-        return not arguments.only or any(name.startswith(prefix) for prefix in arguments.only)
+    named = arguments.only or []
+
+    def is_named(name):
+        return any(name.startswith(prefix) for prefix in named)
 
     def in_time():
         return slowest([time.monotonic() - BEGUN])[0] < arguments.budget
@@ -230,22 +237,19 @@ def run(bench, arguments):
     cases = CASES
     if arguments.generators:
         cases = [generator_case(name, arguments.generators) for name in GENERATORS]
-    for case in filter(lambda case: wanted(case.name), cases):
+    for case in cases:
+        if named and not is_named(case.name):
+            continue
         if not in_time():
             say(f"{case.name}: left out, as {arguments.budget} s are over")
             continue
         bench.run_case(case)
         torch.cuda.empty_cache()
-    if bench.group is None:
-        return
-    for case in (
-        Case("scaling, causal 256k 32/4", "causal", 262144, 32, 4),
-        Case("scaling, noise 256k", "bagel-mix", 262144, 28, 4),
-    ):
-        if wanted(case.name) and in_time():
+    if is_named("scaling"):
+        for case in SCALING:
             with time_limit(arguments.limit):
                 bench.scaling(case)
-    if wanted("soak") and in_time():
+    if is_named("soak"):
         with time_limit(10 * arguments.limit):
             bench.soak(1000)
 
@@ -255,7 +259,7 @@ def main():
     parser.add_argument("--lib", required=True)
     parser.add_argument("--out")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="*", help="cases whose name begins so; scaling, soak")
+    parser.add_argument("--only", nargs="*", help="cases whose name begins so; scaling; soak")
     parser.add_argument("--modes", nargs="*", help="only these modes")
     parser.add_argument(
         "--generators", type=int, metavar="TOKENS", help="the twelve generators instead of the usual cases"
@@ -269,7 +273,9 @@ def main():
     torch._dynamo.config.recompile_limit = 256
     begin_job()
     with torch.cuda.stream(torch.cuda.Stream()):
-        run(Bench(arguments), arguments)
+        bench = Bench(arguments)
+        run(bench, arguments)
+        bench.close()
     end_job()
 
 

@@ -1,64 +1,157 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: 2026 The MARBLE authors
 # SPDX-License-Identifier: Apache-2.0
-"""Speed of kernels beside a link that is kept busy throughout, over their speed alone.
+"""What transfers take from the multiprocessors: the speed of kernels beside a link that is kept busy throughout, over
+their speed alone; and every kernel that ran during exchanges.
 
 torchrun --nproc-per-node 2 bench/busy_link.py --lib libmarble_gpu_bench.so [--out rows.jsonl]
+
+The link is a transport on a stream of its own, with two exchanges of 512 MiB in flight, each way. An event behind each
+tells when it had come, so that the link's speed while the work ran is known, as is that of its slowest exchange.
 """
 
 import argparse
+import collections
 import statistics
 
 import torch
 import torch.distributed as dist
+from torch.autograd import DeviceType
 
 from cp_case import Case, random_tensors
 from cp_marble import Group, Library, Marble
 from cp_timing import Rows, begin_job, end_job, interleaved, say, slowest, time_limit
 
-LINK_BYTES_PER_MS = 389e6  # the copy engine's speed, from which the number of exchanges follows
+BYTES = 512 << 20  # of an exchange, each way
+GUESS_MS = BYTES / 389e6  # of one at the copy engine's speed, from which the number of exchanges follows
+BUSY = 0.5  # an exchange slower than this part of the speed alone would be a pause of the link
 
 
-def beside(group, work, exchanges, send, landing):
-    """Milliseconds of the work while exchanges follow each other, and until the last of those has come."""
-    torch.cuda.synchronize()
-    dist.barrier()
-    start, end, last = (torch.cuda.Event(True) for _ in range(3))
-    tickets = [group.begin(send, landing) for _ in range(exchanges)]
+def least(values):
+    """Element by element, the smallest of all ranks."""
+    return [-value for value in slowest([-value for value in values])]
+
+
+class Link:
+    """Exchanges one after the other on a stream of their own."""
+
+    def __init__(self, library):
+        self.stream = torch.cuda.Stream()
+        with torch.cuda.stream(self.stream):
+            self.group = Group(library)
+            self.send = torch.randint(0, 255, (BYTES,), device="cuda", dtype=torch.uint8)
+        self.landing = self.group.landing(self.send)
+
+    def start(self):
+        """Forgets earlier exchanges; all ranks go on together."""
+        torch.cuda.synchronize()
+        dist.barrier()
+        self.in_flight = self.group.begin(self.send, self.landing)
+        self.arrivals = []
+
+    def exchange(self, count):
+        """Begins `count` more, each before the one before it is waited for."""
+        for _ in range(count):
+            following = self.group.begin(self.send, self.landing)
+            self.arrive()
+            self.in_flight = following
+
+    def arrive(self):
+        self.group.wait(self.in_flight)
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self.stream)
+        self.arrivals.append(event)
+
+    def finish(self):
+        self.arrive()
+        self.group.check()
+
+    def alone(self):
+        """GB/s each way."""
+        self.start()
+        self.exchange(20)
+        self.finish()
+        return speeds([self.arrivals[0].elapsed_time(event) for event in self.arrivals])
+
+
+def speeds(times):
+    """GB/s of all and of the slowest exchange, from the times at which exchanges had come."""
+    pauses = [after - before for before, after in zip(times, times[1:])]
+    return BYTES / 1e6 * len(pauses) / sum(pauses), BYTES / 1e6 / max(pauses)
+
+
+def beside(link, work, exchanges):
+    """Milliseconds of the work and of the link from the work's start on; GB/s of the exchanges that came meanwhile."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    link.start()
+    link.exchange(4)
     start.record()
     work()
     end.record()
-    for ticket in tickets:
-        group.wait(ticket)
-    last.record()
-    group.check()
-    return start.elapsed_time(end), start.elapsed_time(last)
+    link.exchange(exchanges)
+    link.finish()
+    work_ms = start.elapsed_time(end)
+    times = [start.elapsed_time(event) for event in link.arrivals]
+    # From the last that came before the work to the first that came after it: no pause of the link is left out.
+    before = [time for time in times if time < 0][-1:]
+    meanwhile = [time for time in times if 0 <= time < work_ms]
+    after = [time for time in times if time >= work_ms][:1]
+    return work_ms, times[-1], *(speeds(before + meanwhile + after) if before and after else (0.0, 0.0))
 
 
-def measure(library, rows):
-    group, alone = Group(library), Group(library, alone=True)
-    case = Case("causal 32k 32/4 on each GPU", "causal", 32768, 32, 4)
-    layer = Marble(alone, case)
-    layer.load(random_tensors(case))
+def measure(link, layer, rows):
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in "ab")
-    send = torch.randint(0, 255, (512 << 20,), device="cuda", dtype=torch.uint8)
-    landing = group.landing(send)
     works = {"matmul": lambda: [a @ b for _ in range(24)], "attention": lambda: [layer.forward() for _ in range(2)]}
     works["layer"] = layer.layer
+    link.alone()  # warms up
+    alone_gb_s, _ = least(link.alone())
     for name, work in works.items():
         alone_ms = interleaved({"alone": work}, 5)["alone"]
-        exchanges = int(1.5 * alone_ms / (send.numel() / LINK_BYTES_PER_MS)) + 2
-        samples = [beside(group, work, exchanges, send, landing) for _ in range(5)]
-        busy_ms, link_ms = (statistics.median(slowest(values)) for values in zip(*samples))
+        samples = [beside(link, work, int(1.5 * alone_ms / GUESS_MS) + 4) for _ in range(5)]
+        work_times, link_times, link_speeds, slowest_speeds = zip(*samples)
+        busy_ms, link_ms = statistics.median(slowest(work_times)), statistics.median(slowest(link_times))
+        gb_s, slowest_gb_s = statistics.median(least(link_speeds)), min(least(slowest_speeds))
         # A link that fell silent before the work was done would prove nothing.
-        status = "busy link" if link_ms > busy_ms else "link fell silent"
+        status = "busy link" if slowest_gb_s > BUSY * alone_gb_s else "link fell silent"
         speed = alone_ms / busy_ms
-        rows.add(case=case.name, work=name, status=status, alone_ms=round(alone_ms, 3), busy_ms=round(busy_ms, 3),
-                 link_ms=round(link_ms, 3), speed=round(speed, 4), detail=layer.detail)  # fmt: skip
-        say(
-            f"{status}: {name} alone {alone_ms:.2f} ms, beside {busy_ms:.2f} ms: speed {speed:.3f}; link {link_ms:.1f} ms"
-        )
-    layer.close()
+        rows.add(case=layer.case.name, work=name, status=status, alone_ms=round(alone_ms, 3), busy_ms=round(busy_ms, 3),
+                 link_ms=round(link_ms, 3), speed=round(speed, 4), link_gb_s=round(gb_s, 1),
+                 slowest_exchange_gb_s=round(slowest_gb_s, 1), link_alone_gb_s=round(alone_gb_s, 1),
+                 transport=link.group.describe(), detail=layer.detail)  # fmt: skip
+        say(f"{status}: {name} alone {alone_ms:.2f} ms, beside {busy_ms:.2f} ms: speed {speed:.3f}; link {gb_s:.0f} GB/s "
+            f"(slowest exchange {slowest_gb_s:.0f}), alone {alone_gb_s:.0f}")  # fmt: skip
+
+
+def ran_on_gpu(work):
+    """Names and counts of all kernels, and of all copies and fills, that this GPU ran."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        work()
+        torch.cuda.synchronize()
+    names = collections.Counter(event.name for event in profile.events() if event.device_type == DeviceType.CUDA)
+    copies = {name: count for name, count in names.items() if name.startswith(("Memcpy", "Memset"))}
+    return {name: count for name, count in names.items() if name not in copies}, copies
+
+
+def profile(link, rows):
+    """What runs while exchanges run, beside a matmul, which shows that the profiler sees kernels."""
+    a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    a @ a
+    exchanges = 9
+
+    def work():
+        link.start()
+        link.exchange(exchanges - 1)
+        a @ a
+        link.finish()
+
+    own, _ = ran_on_gpu(lambda: a @ a)
+    kernels, copies = ran_on_gpu(work)
+    transport_kernels = {name: count for name, count in kernels.items() if name not in own}
+    rows.add(status="profile", exchanges=exchanges, matmul_kernels=own, transport_kernels=transport_kernels,
+             copies=copies, transport=link.group.describe())  # fmt: skip
+    say(f"{exchanges} exchanges of {BYTES >> 20} MiB: transport's kernels {transport_kernels or 'none'}, beside the "
+        f"matmul's {own}; copies {copies}")  # fmt: skip
 
 
 def main():
@@ -70,7 +163,15 @@ def main():
     begin_job()
     rows = Rows(arguments.out, arguments.commit)
     with torch.cuda.stream(torch.cuda.Stream()), time_limit(60):
-        measure(Library(arguments.lib), rows)
+        library = Library(arguments.lib)
+        link, alone = Link(library), Group(library, alone=True)
+        case = Case("causal 32k 32/4 on each GPU", "causal", 32768, 32, 4)
+        layer = Marble(alone, case)
+        layer.load(random_tensors(case))
+        measure(link, layer, rows)
+        profile(link, rows)
+        layer.close()
+    group.close()
     end_job()
 
 

@@ -20,6 +20,7 @@ class Library:
         declare("layer_error", ctypes.c_char_p)
         declare("group_open", POINTER, ctypes.c_int, POINTER, ctypes.c_int)
         declare("group_close", None, POINTER)
+        declare("group_describe", ctypes.c_char_p, POINTER)
         declare("group_check", ctypes.c_int, POINTER)
         declare("group_reserve", POINTER, POINTER, LONG)
         declare("group_begin", LONG, POINTER, POINTER, POINTER, LONG)
@@ -50,6 +51,13 @@ class Group:
         stream = torch.cuda.current_stream().cuda_stream
         self.handle = library.lib.marble_group_open(torch.cuda.current_device(), stream, int(alone))
         library.must(self.handle)
+
+    def describe(self):
+        return self.library.lib.marble_group_describe(self.handle).decode()
+
+    def close(self):
+        torch.cuda.synchronize()
+        self.library.lib.marble_group_close(self.handle)
 
     def check(self):
         torch.cuda.synchronize()

@@ -59,6 +59,7 @@ struct Group {
   int device = 0;
   void* stream = nullptr;
   std::unique_ptr<Transport> transport;
+  std::string description = {};
 };
 
 struct Layer {
@@ -223,6 +224,12 @@ int marble_layer_backward(void* layer, void* q, void* k, void* v, void* out, voi
                           here.view(dq, model.heads), here.view(dk, model.kv_heads), here.view(dv, model.kv_heads)});
     return 0;
   });
+}
+
+const char* marble_group_describe(void* group) {
+  auto* here = static_cast<marble::Group*>(group);
+  here->description = here->transport->describe();
+  return here->description.c_str();
 }
 
 /// Throws into marble_layer_error what the transport met on its stream.
