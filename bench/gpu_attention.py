@@ -7,7 +7,7 @@
 
 Each case times MARBLE, torch's SDPA (cuDNN and flash) and FlashAttention-4 where it is installed (dense and causal
 cases), and compiled FlexAttention with a prebuilt block mask (packed cases), interleaved call by call; figures are
-medians of device events. Backward is the whole layer's: for MARBLE delta, zeroed sums, kernels and dQ's cast; also once
+medians of device events. Beside flash, MARBLE's kernels for any GPU from sm_80 on are timed too ("marble plain"). Backward is the whole layer's: for MARBLE delta, zeroed sums, kernels and dQ's cast; also once
 with deterministic sums. TFLOP/s count legal pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward.
 Outputs and gradients are compared with each other before anything is timed.
 """
@@ -79,7 +79,8 @@ class Marble:
         pointer, integer = ctypes.c_void_p, ctypes.c_int64
         lib.marble_bench_error.restype = ctypes.c_char_p
         lib.marble_bench_open.restype = pointer
-        lib.marble_bench_open.argtypes = [pointer] * 3 + [integer] * 2 + [ctypes.c_int32] * 3 + [ctypes.c_double]
+        spans = [pointer] * 3 + [integer] * 2
+        lib.marble_bench_open.argtypes = [*spans, *[ctypes.c_int32] * 3, ctypes.c_double, ctypes.c_int32]
         lib.marble_bench_close.argtypes = [pointer]
         for name in ("rows", "tiles"):
             function = getattr(lib, f"marble_bench_{name}")
@@ -87,9 +88,7 @@ class Marble:
         lib.marble_bench_positions.argtypes = [pointer] * 2
         lib.marble_bench_forward.argtypes = [pointer] * 6
         lib.marble_bench_backward.argtypes = [pointer, ctypes.c_int32] + [pointer] * 9
-        lib.marble_bench_ring_errors.argtypes = (
-            [pointer] * 3 + [integer] * 2 + [ctypes.c_int32] * 4 + [ctypes.POINTER(ctypes.c_double)]
-        )
+        lib.marble_bench_ring_errors.argtypes = [*spans, *[ctypes.c_int32] * 4, ctypes.POINTER(ctypes.c_double)]
         self.lib = lib
 
     @staticmethod
@@ -105,10 +104,10 @@ class Marble:
             torch.tensor(begin, dtype=torch.int64),
         ]
 
-    def open(self, samples, window, heads, kv_heads, dim):
+    def open(self, samples, window, heads, kv_heads, dim, plain):
         arrays = self.spans(samples)
         problem = self.lib.marble_bench_open(
-            *(a.data_ptr() for a in arrays), len(samples), window, heads, kv_heads, dim, dim**-0.5
+            *(a.data_ptr() for a in arrays), len(samples), window, heads, kv_heads, dim, dim**-0.5, plain
         )
         if not problem:
             raise RuntimeError(self.lib.marble_bench_error().decode())
@@ -131,11 +130,12 @@ class Marble:
 
 
 class Case:
-    """A layout's problem, and its tensors in the order in which the rank stores its rows."""
+    """A layout's problem, and its tensors in the order in which the rank stores its rows. `plain`: with the kernels that
+    any GPU has, not the device's best."""
 
-    def __init__(self, marble, samples, window, heads, kv_heads, dim, inputs):
+    def __init__(self, marble, samples, window, heads, kv_heads, dim, inputs, plain=False):
         self.marble, self.tokens = marble, inputs[0].shape[2]
-        self.problem = marble.open(samples, window, heads, kv_heads, dim)
+        self.problem = marble.open(samples, window, heads, kv_heads, dim, plain)
         self.rows = marble.lib.marble_bench_rows(self.problem)
         positions = torch.empty(self.tokens, dtype=torch.int64)
         marble.lib.marble_bench_positions(self.problem, positions.data_ptr())
@@ -306,12 +306,21 @@ def run_case(marble, name, samples, window, dim, repeats):
         },
         "forward+backward": {"marble": lambda: (case.forward(), case.backward()), **both},
     }
+    plain = None
+    if "flash" in calls:
+        plain = Case(marble, samples, window, heads, kv_heads, dim, (q, k, v, dout), plain=True)
+        compare(f"{name}, plain kernels", plain, calls, backwards)
+        timed["forward"]["marble plain"] = plain.forward
+        timed["backward"]["marble plain"] = plain.backward
+        timed["forward+backward"]["marble plain"] = lambda: (plain.forward(), plain.backward())
     tiles = marble.lib.marble_bench_tiles(case.problem) * 128 * 128
     shape = (name, heads, kv_heads, dim, tokens, window, pairs, tiles)
     result = []
     for direction, systems in timed.items():
         result += case_rows(shape, direction, interleaved(systems, repeats))
     case.close()
+    if plain:
+        plain.close()
     return result
 
 

@@ -60,13 +60,14 @@ Model one_layer(std::int64_t window, std::int32_t heads, std::int32_t kv_heads, 
   return model;
 }
 
-std::unique_ptr<Problem> open(const Layout& layout, const Model& model, DType dtype, const AttentionOptions& options) {
+std::unique_ptr<Problem> open(const Layout& layout, const Model& model, CudaKernels kernels, DType dtype,
+                              const AttentionOptions& options) {
   auto problem = std::make_unique<Problem>();
   problem->plan = make_plan(layout, model, Mesh{});
   problem->rank_plan = make_rank_plan(problem->plan, 0);
   problem->dtype = dtype;
   problem->options = options;
-  problem->backend = make_cuda_backend(0, nullptr);
+  problem->backend = make_cuda_backend(0, nullptr, nullptr, kernels);
   problem->backend->check_supported(problem->rank_plan, dtype, options);
   problem->bound = problem->backend->bind(problem->rank_plan);
   if (const std::int64_t bytes = problem->backend->state_bytes(problem->rank_plan); bytes > 0)
@@ -133,13 +134,14 @@ const char* marble_bench_error() {
 }
 
 /// Spans as mode names' indices (marble::Mode) and lengths; sample s is spans [sample_begin[s], sample_begin[s + 1]).
-/// Null on failure (marble_bench_error).
+/// `plain`: with the kernels that any GPU has, not the device's best. Null on failure (marble_bench_error).
 void* marble_bench_open(const std::int32_t* modes, const std::int64_t* lengths, const std::int64_t* sample_begin,
                         std::int64_t num_samples, std::int64_t window, std::int32_t heads, std::int32_t kv_heads,
-                        std::int32_t head_dim, double softmax_scale) {
+                        std::int32_t head_dim, double softmax_scale, std::int32_t plain) {
   try {
     return marble::open(marble::layout_of_spans(modes, lengths, sample_begin, num_samples),
-                        marble::one_layer(window, heads, kv_heads, head_dim), marble::DType::bf16,
+                        marble::one_layer(window, heads, kv_heads, head_dim),
+                        plain != 0 ? marble::CudaKernels::plain : marble::CudaKernels::best, marble::DType::bf16,
                         {.softmax_scale = softmax_scale})
         .release();
   } catch (const std::exception& error) {

@@ -105,6 +105,22 @@ def kernels_table(rows):
     return lines
 
 
+def plain_table(rows):
+    """The kernels for any GPU from sm_80 on, beside FlashAttention-2's."""
+    figures = Figures(rows)
+    lines = ["| case | forward | backward | both | commit |", "|---|---|---|---|---|"]
+    for case in figures.cases:
+        plain = {d: figures.get(case, d, "marble plain") for d in ("forward", "backward", "forward+backward")}
+        if not all(plain.values()):
+            continue
+        cells = (
+            f"{row['tflops']:.0f}, {row['tflops'] / figures.get(case, direction, 'flash')['tflops']:.2f} of flash"
+            for direction, row in plain.items()
+        )
+        lines.append(f"| {figures.label(case)} | " + " | ".join(cells) + f" | {plain['forward']['commit']} |")
+    return lines
+
+
 def errors_table(rows):
     """Ratios of errors: the largest over cases and head dimensions."""
     lines = ["| against | heads | out | dQ | dK | dV |", "|---|---|---|---|---|---|"]
@@ -134,7 +150,11 @@ def main():
     stale = []
     tables = across_table.blocks()
     tables["README.md"]["gpu speed"] = readme_table(speed)
-    tables["docs/kernels.md"] = {"gpu speed": kernels_table(speed), "gpu errors": errors_table(errors)}
+    tables["docs/kernels.md"] = {
+        "gpu speed": kernels_table(speed),
+        "gpu plain": plain_table(speed),
+        "gpu errors": errors_table(errors),
+    }
     for name, blocks in tables.items():
         path = ROOT / name
         text = new = path.read_text()

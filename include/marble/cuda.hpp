@@ -32,9 +32,14 @@ class DeviceMemory {
   virtual void free(void* data) noexcept = 0;
 };
 
+/// Which kernels to use: the device's best, or (for tests and comparisons) those that any device has: plain ones, with
+/// the device's shared memory or with what the least of them has.
+enum class CudaKernels { best, plain, compact };
+
 /// On `stream`, a cudaStream_t that outlives the backend; null is the device's default stream. `memory` serves the
 /// backend and the plans bound to it; null is the device's own.
 [[nodiscard]] std::unique_ptr<Backend> make_cuda_backend(int device, void* stream,
-                                                         std::unique_ptr<DeviceMemory> memory = nullptr);
+                                                         std::unique_ptr<DeviceMemory> memory = nullptr,
+                                                         CudaKernels kernels = CudaKernels::best);
 
 }  // namespace marble

@@ -11,7 +11,7 @@ bool covers(DType dtype, std::int32_t head_dim) {
   return dtype != DType::fp32 && head_dim >= 1 && head_dim <= 256;
 }
 
-BackendFactory cuda_factory(std::string_view name, cuda::Kernels kernels, DType dtype, std::int32_t dim) {
+BackendFactory cuda_factory(std::string_view name, CudaKernels kernels, DType dtype, std::int32_t dim) {
   const auto make = [kernels](int) { return std::make_unique<cuda::CudaBackend>(0, nullptr, kernels); };
   return {fmt::format("{}_{}_{}", name, to_string(dtype), dim), make, covers, {128}, dim, dtype, false};
 }
@@ -19,7 +19,7 @@ BackendFactory cuda_factory(std::string_view name, cuda::Kernels kernels, DType 
 /// The device's best kernels and the plain ones, in both dtypes.
 std::vector<BackendFactory> cuda_factories() {
   std::vector<BackendFactory> factories;
-  for (const auto& [name, kernels] : {std::pair{"best", cuda::Kernels::best}, {"plain", cuda::Kernels::plain}})
+  for (const auto& [name, kernels] : {std::pair{"best", CudaKernels::best}, {"plain", CudaKernels::plain}})
     for (const auto& [dtype, dim] : {std::pair{DType::bf16, 128}, {DType::fp16, 64}, {DType::bf16, 256}})
       factories.push_back(cuda_factory(name, kernels, dtype, dim));
   return factories;
@@ -27,9 +27,9 @@ std::vector<BackendFactory> cuda_factories() {
 
 /// The plain kernels' tiles for little shared memory.
 std::vector<BackendFactory> compact_factories() {
-  return {cuda_factory("compact", cuda::Kernels::compact, DType::fp16, 64),
-          cuda_factory("compact", cuda::Kernels::compact, DType::fp16, 128),
-          cuda_factory("compact", cuda::Kernels::compact, DType::bf16, 256)};
+  return {cuda_factory("compact", CudaKernels::compact, DType::fp16, 64),
+          cuda_factory("compact", CudaKernels::compact, DType::fp16, 128),
+          cuda_factory("compact", CudaKernels::compact, DType::bf16, 256)};
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, BackendConformance, ::testing::ValuesIn(cuda_factories()), factory_name);

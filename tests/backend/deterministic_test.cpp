@@ -17,7 +17,7 @@ namespace {
 
 struct Subject {
   std::string name;
-  cuda::Kernels kernels;
+  CudaKernels kernels;
   DType dtype;
   std::int32_t head_dim;
 };
@@ -58,14 +58,14 @@ class DeterministicGradients : public ::testing::TestWithParam<Subject> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Cuda, DeterministicGradients,
-                         ::testing::Values(Subject{"best_bf16_128", cuda::Kernels::best, DType::bf16, 128},
-                                           Subject{"best_fp16_64", cuda::Kernels::best, DType::fp16, 64},
-                                           Subject{"best_bf16_256", cuda::Kernels::best, DType::bf16, 256},
-                                           Subject{"best_bf16_100", cuda::Kernels::best, DType::bf16, 100},
-                                           Subject{"plain_bf16_128", cuda::Kernels::plain, DType::bf16, 128},
-                                           Subject{"plain_fp16_64", cuda::Kernels::plain, DType::fp16, 64},
-                                           Subject{"plain_bf16_256", cuda::Kernels::plain, DType::bf16, 256},
-                                           Subject{"compact_bf16_256", cuda::Kernels::compact, DType::bf16, 256}),
+                         ::testing::Values(Subject{"best_bf16_128", CudaKernels::best, DType::bf16, 128},
+                                           Subject{"best_fp16_64", CudaKernels::best, DType::fp16, 64},
+                                           Subject{"best_bf16_256", CudaKernels::best, DType::bf16, 256},
+                                           Subject{"best_bf16_100", CudaKernels::best, DType::bf16, 100},
+                                           Subject{"plain_bf16_128", CudaKernels::plain, DType::bf16, 128},
+                                           Subject{"plain_fp16_64", CudaKernels::plain, DType::fp16, 64},
+                                           Subject{"plain_bf16_256", CudaKernels::plain, DType::bf16, 256},
+                                           Subject{"compact_bf16_256", CudaKernels::compact, DType::bf16, 256}),
                          [](const auto& subject) { return subject.param.name; });
 
 TEST_P(DeterministicGradients, RepeatWhenManyKeyBlocksMeetAQuery) {

@@ -6,15 +6,18 @@
 
 #include "backend/cuda/planned_order.hpp"
 
+#include "backend/cuda/backward_order.hpp"
 #include "backend/cuda/backward_walk.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <random>
+#include <utility>
 
 namespace marble::cuda {
 namespace {
@@ -31,7 +34,6 @@ struct Launch {
   std::vector<Run> runs;
   std::vector<std::int32_t> group_begin{0}, group_heads;
   PlannedRanks planned;
-  std::vector<std::int32_t> key_order;  // instead of a planned order
   int key_tiles = 1;
   BackwardParams params;
 };
@@ -50,7 +52,7 @@ void add_random_item(Generator& generator, int key_block, int num_blocks, Launch
   if (item.tiles > 0) launch.items.push_back(item);
 }
 
-/// Items sorted by tiles, as a planner leaves them; the last key block may have pads.
+/// Items in the order of their units, or in any other; the last key block may have pads.
 Launch random_launch(unsigned seed) {
   Generator generator(seed);
   Launch launch;
@@ -58,8 +60,14 @@ Launch random_launch(unsigned seed) {
   params.num_blocks = draw(generator, 1, 12);
   const int key_blocks = draw(generator, 1, 10);
   for (int block = 0; block < key_blocks; ++block) add_random_item(generator, block, params.num_blocks, launch);
-  std::stable_sort(launch.items.begin(), launch.items.end(),
-                   [](const Item& a, const Item& b) { return a.tiles > b.tiles; });
+  if (draw(generator, 0, 1) == 0) {
+    const BackwardOrder order = backward_order(launch.items, launch.runs);
+    launch.items = order.items;
+    params.path = order.path;
+  } else {
+    std::shuffle(launch.items.begin(), launch.items.end(), generator);
+    params.path = {draw(generator, 0, 1) == 0, draw(generator, 0, 1) == 0};
+  }
   params.num_kv_heads = seed % 4 == 0 ? draw(generator, 9, 17) : draw(generator, 1, 3);  // several groups of heads
   for (int key_head = 0; key_head < params.num_kv_heads; ++key_head) {
     for (int i = draw(generator, 0, 3); i > 0; --i)
@@ -68,7 +76,7 @@ Launch random_launch(unsigned seed) {
   }
   launch.key_tiles = 1 << draw(generator, 0, 3);  // of the Hopper kernels, and of the plain one
   params.num_items = static_cast<std::int32_t>(launch.items.size());
-  params.num_splits = draw(generator, 1, 4);
+  params.num_splits = draw(generator, 1, 7);  // fewer than a group's heads, or more
   params.heads_together = draw(generator, 1, 8);
   params.valid_key_rows = key_blocks * kBlock - draw(generator, 0, kBlock - 1);
   params.num_units = params.num_kv_heads * params.num_items * launch.key_tiles * params.num_splits;
@@ -91,12 +99,8 @@ std::deque<Step> steps_of(const Launch& launch, int index) {
   params.runs = launch.runs.data();
   params.group_begin = launch.group_begin.data();
   params.group_heads = launch.group_heads.data();
-  if (launch.key_order.empty()) {
-    params.order.ranks = launch.planned.ranks.data();
-    params.order.item_begin = launch.planned.item_begin.data();
-  } else {
-    params.key_order = launch.key_order.data();
-  }
+  params.order.ranks = launch.planned.ranks.data();
+  params.order.item_begin = launch.planned.item_begin.data();
   const BackwardUnit unit = backward_unit_at(params, launch.key_tiles, index);
   GroupWalk walk;
   walk.start(params, unit);
@@ -187,11 +191,7 @@ TEST(PlannedOrder, EveryoneGetsATurnAndSumsKeepTheirOrder) {
 
 TEST(PlannedOrder, EveryVisibleTileIsMetOnce) {
   for (unsigned seed = 0; seed < 100; ++seed) {
-    Launch launch = random_launch(seed);
-    if (seed % 2 == 1) {
-      launch.key_order.resize(launch.items.size());
-      std::iota(launch.key_order.rbegin(), launch.key_order.rend(), 0);
-    }
+    const Launch launch = random_launch(seed);
     std::map<int, int> met, expected;
     for (int unit = 0; unit < launch.params.num_units; ++unit)
       for (const Step& step : steps_of(launch, unit))
@@ -207,6 +207,48 @@ TEST(PlannedOrder, EveryVisibleTileIsMetOnce) {
     }
     ASSERT_EQ(met, expected) << "seed " << seed;
   }
+}
+
+/// The order of items that see one run of query blocks each, by their key blocks.
+struct Ordered {
+  QueryPath path;
+  std::vector<std::int32_t> blocks;
+};
+
+Ordered order_of(const std::vector<std::pair<std::int32_t, std::int32_t>>& seen) {
+  std::vector<Item> items;
+  std::vector<Run> runs;
+  for (const auto& [begin, end] : seen) {
+    const auto block = static_cast<std::int32_t>(items.size());
+    items.push_back({block, 0, static_cast<std::int64_t>(runs.size()), 1, end - begin});
+    runs.push_back({begin, end, BlockClass::full});
+  }
+  std::ranges::stable_sort(items, std::greater{}, &Item::tiles);  // as a planner leaves them
+  const BackwardOrder order = backward_order(items, runs);
+  Ordered ordered{order.path, {}};
+  for (const Item& item : order.items) ordered.blocks.push_back(item.block);
+  return ordered;
+}
+
+TEST(BackwardOrder, SweepsDocumentsFromTheirEndsWithNoiseAhead) {
+  // A document of blocks 0 to 6 whose keys 1 and 2 are noise, and one of blocks 7 to 9.
+  const Ordered ordered = order_of({{0, 7}, {1, 3}, {1, 3}, {3, 7}, {4, 7}, {5, 7}, {6, 7}, {7, 10}, {8, 10}, {9, 10}});
+  EXPECT_FALSE(ordered.path.ascends);
+  EXPECT_TRUE(ordered.path.heads_inside);
+  EXPECT_EQ(ordered.blocks, (std::vector<std::int32_t>{1, 2, 0, 3, 4, 5, 6, 7, 8, 9}));
+}
+
+TEST(BackwardOrder, SweepsSpansInAWindowFromTheirBeginnings) {
+  const Ordered ordered = order_of({{0, 2}, {0, 3}, {0, 4}, {3, 5}, {3, 6}, {3, 7}});
+  EXPECT_TRUE(ordered.path.ascends);
+  EXPECT_TRUE(ordered.path.heads_inside);
+  EXPECT_EQ(ordered.blocks, (std::vector<std::int32_t>{5, 4, 3, 2, 1, 0}));
+}
+
+TEST(BackwardOrder, TakesAWindowOverTextAHeadAtATime) {
+  const Ordered ordered = order_of({{0, 3}, {1, 4}, {2, 5}, {3, 6}, {4, 6}, {5, 6}});
+  EXPECT_FALSE(ordered.path.heads_inside);
+  EXPECT_EQ(ordered.blocks, (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5}));
 }
 
 /// The control: turns that are not planned from the order in which units are drawn do block.

@@ -56,7 +56,7 @@ std::vector<Mesh> meshes() {
           {.ring = 2, .ulysses = 4}};
 }
 
-using Parameters = std::tuple<std::size_t, DType, cuda::Kernels>;
+using Parameters = std::tuple<std::size_t, DType, CudaKernels>;
 
 /// A pack, dtype and kernel: each mesh with one placement, strategy and choice of what backward keeps; over the packs,
 /// all of them.
@@ -64,7 +64,7 @@ class ExactnessOnGpu : public testing::TestWithParam<Parameters> {};
 
 TEST_P(ExactnessOnGpu, EveryMeshEqualsOneRank) {
   const auto& [layout, dtype, kernels] = GetParam();
-  std::size_t turn = 4 * layout + (dtype == DType::fp16 ? 2 : 0) + (kernels == cuda::Kernels::plain ? 1 : 0);
+  std::size_t turn = 4 * layout + (dtype == DType::fp16 ? 2 : 0) + (kernels == CudaKernels::plain ? 1 : 0);
   const Pack pack = longer_pack(layout_cases()[layout], kHeadDims[turn % std::size(kHeadDims)]);
   const Device device{
       [kernels = kernels](int) { return std::make_unique<cuda::CudaBackend>(0, std::nullopt, kernels); }, 0};
@@ -91,13 +91,13 @@ std::string name_of(const testing::TestParamInfo<Parameters>& info) {
   std::string pack = layout_cases()[std::get<0>(info.param)].name;
   std::ranges::replace(pack, ' ', '_');
   return fmt::format("{}_{}_{}", pack, to_string(std::get<1>(info.param)),
-                     std::get<2>(info.param) == cuda::Kernels::plain ? "plain" : "best");
+                     std::get<2>(info.param) == CudaKernels::plain ? "plain" : "best");
 }
 
 INSTANTIATE_TEST_SUITE_P(Packs, ExactnessOnGpu,
                          testing::Combine(testing::Range<std::size_t>(0, layout_cases().size()),
                                           testing::Values(DType::bf16, DType::fp16),
-                                          testing::Values(cuda::Kernels::best, cuda::Kernels::plain)),
+                                          testing::Values(CudaKernels::best, CudaKernels::plain)),
                          name_of);
 
 class PrintsCases : public testing::Environment {

@@ -10,7 +10,6 @@
 #include "backend/cuda/tile_dims.hpp"
 #include "backend/cuda/timeline_cuda.hpp"
 
-#include "marble/cuda.hpp"
 #include "marble/error.hpp"
 
 #include <algorithm>
@@ -98,7 +97,7 @@ ForwardParams make_params(const CudaBoundPlan& bound, std::int32_t index, const 
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels,
+CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, CudaKernels kernels,
                          std::unique_ptr<DeviceMemory> memory)
     : device_(device), memory_(memory ? std::move(memory) : std::make_unique<OwnMemory>()) {
   int count = 0;
@@ -117,8 +116,8 @@ CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels
     throw BackendError(fmt::format("device {} ({}) has compute capability {}.{}; the cuda backend needs 8.0 or newer",
                                    device, properties.name, properties.major, properties.minor));
   num_multiprocessors_ = properties.multiProcessorCount;
-  if (kernels != Kernels::compact) shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
-  is_hopper_ = kernels == Kernels::best && properties.major == 9 && properties.minor == 0;
+  if (kernels != CudaKernels::compact) shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
+  is_hopper_ = kernels == CudaKernels::best && properties.major == 9 && properties.minor == 0;
   uploads_.emplace(stream_, *memory_);
   counter_ = uploads_->allocate(sizeof(std::int32_t));
 }
@@ -271,9 +270,9 @@ std::unique_ptr<Backend> make_cuda_backend(int device) {
   return std::make_unique<cuda::CudaBackend>(device, std::nullopt);
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int device, void* stream, std::unique_ptr<DeviceMemory> memory) {
-  return std::make_unique<cuda::CudaBackend>(device, static_cast<cudaStream_t>(stream), cuda::Kernels::best,
-                                             std::move(memory));
+std::unique_ptr<Backend> make_cuda_backend(int device, void* stream, std::unique_ptr<DeviceMemory> memory,
+                                           CudaKernels kernels) {
+  return std::make_unique<cuda::CudaBackend>(device, static_cast<cudaStream_t>(stream), kernels, std::move(memory));
 }
 
 }  // namespace marble

@@ -5,20 +5,17 @@
 #include "backend/cuda/bound_plan.hpp"
 
 #include "marble/backend.hpp"
+#include "marble/cuda.hpp"
 
 #include <memory>
 #include <optional>
 
 namespace marble::cuda {
 
-/// Which kernels to use: the device's best, or (for tests and comparisons) those that any device has: plain ones, with
-/// the device's shared memory or with what the least of them has.
-enum class Kernels { best, plain, compact };
-
 class CudaBackend final : public Backend {
  public:
   /// Without a stream, on one of its own; without memory, with the device's.
-  CudaBackend(int device, std::optional<cudaStream_t> stream, Kernels kernels = Kernels::best,
+  CudaBackend(int device, std::optional<cudaStream_t> stream, CudaKernels kernels = CudaKernels::best,
               std::unique_ptr<DeviceMemory> memory = nullptr);
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }

@@ -97,10 +97,7 @@ class WideBackwardConsumer : private BackwardConsumerBase<T, kDim> {
     this->release(&shared_.dout_empty[stage()]);
     if (params_.order.query_turns != nullptr) barrier_wait(&shared_.dq_full[stage()], parity());
     add_dq_tile(params_.dq, shared_.tile[stage()].dq_tile, Traits::kTileQueries * kDim, group(), thread(), dq);
-    if (params_.order.query_turns != nullptr) {
-      __threadfence();
-      this->release(&shared_.dq_empty[stage()]);
-    }
+    if (params_.order.query_turns != nullptr) this->release(&shared_.dq_empty[stage()]);
     wgmma_wait<0>();
     pin_registers(sums.dk);
     this->release(&shared_.q_empty[stage()]);

@@ -199,7 +199,8 @@ __device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, co
   }
 }
 
-/// Wide tiles, whose consumers add dQ themselves: one thread waits for each tile's turn, and passes it on.
+/// Wide tiles, whose consumers add dQ themselves: one thread waits for each tile's turn, and passes it on. It alone
+/// waits until the sums are in memory: its release covers what reached it through the barrier.
 template <typename T, int kDim>
 __device__ __forceinline__ void keep_dq_turns(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
   DqMessages messages(shared);

@@ -15,9 +15,6 @@
 namespace marble::cuda {
 namespace {
 
-/// Key heads whose units alternate when sums have a planned order.
-constexpr std::int32_t kHeadsTogether = 8;
-
 DqLayout layout_of(const RankPlan& plan) {
   const RankPlanHeader& header = plan.header();
   std::int64_t most_items = 0;
@@ -50,26 +47,27 @@ std::int64_t splits_for_tail(std::int64_t longest_unit, std::int64_t num_units, 
 }
 
 /// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far,
-/// when few long units would leave a tail, or when a planned order would make units of one key head pace each other:
-/// then a CTA's neighbours are splits and other heads. A function of plan, options and machine alone.
-int backward_splits(const CudaBoundPlan& bound, const SectionRange& items, const BoundWork& work, bool deterministic,
+/// when few long units would leave a tail, and two where units wait for each other, to shorten their queues. A function
+/// of plan, options and machine alone.
+int backward_splits(const RankPlanHeader& header, const BoundWork& work, std::int64_t num_key_units, bool deterministic,
                     int num_multiprocessors) {
   constexpr std::int64_t kFewestTiles = 8;  // a split shorter than this costs more in its sums than it saves
-  constexpr std::int64_t kMostForTurns = 4;
-  const RankPlanHeader& header = bound.plan().header();
   const std::int64_t group = header.local_heads / header.local_kv_heads;
-  const std::int64_t longest = bound.plan().items()[static_cast<std::size_t>(items.begin)].tiles * group;
+  const std::int64_t longest = work.longest_backward * group;
   const std::int64_t share = std::max<std::int64_t>(work.backward_tiles * header.local_heads / num_multiprocessors, 1);
-  std::int64_t wanted = (longest + share - 1) / share;
-  if (deterministic) {
-    const std::int64_t for_turns = (kHeadsTogether + header.local_kv_heads - 1) / header.local_kv_heads;
-    wanted = std::max(wanted, std::min({for_turns, group, kMostForTurns}));
-  } else {
-    const int key_tiles = backward_key_tiles(tile_dim(header.head_dim));
-    const std::int64_t num_units = items.size() * key_tiles * header.local_kv_heads;
-    wanted = std::max(wanted, splits_for_tail(longest / key_tiles, num_units, num_multiprocessors));
-  }
+  const int key_tiles = backward_key_tiles(tile_dim(header.head_dim));
+  const std::int64_t wanted =
+      std::max({(longest + share - 1) / share, deterministic ? std::min<std::int64_t>(group, 2) : 1,
+                splits_for_tail(longest / key_tiles, num_key_units, num_multiprocessors)});
   return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits));
+}
+
+/// Key heads whose units alternate where sums have a planned order. Units of one head queue for the same sums, so
+/// enough heads go together for kQueryHeads to be at work, and all when one head's units do not fill the machine.
+std::int32_t heads_together(const RankPlanHeader& header, std::int64_t units_per_head, int num_multiprocessors) {
+  constexpr std::int32_t kQueryHeads = 16;
+  if (units_per_head <= num_multiprocessors) return header.local_kv_heads;
+  return std::max(1, kQueryHeads * header.local_kv_heads / header.local_heads);
 }
 
 /// The planned order of a work, its counters reset.
@@ -121,7 +119,6 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.num_items = static_cast<std::int32_t>(items.size());
   params.num_kv_heads = header.local_kv_heads;
   params.num_blocks = static_cast<std::int32_t>(num_blocks(header.query_rows));
-  params.num_splits = backward_splits(bound, items, work, options.deterministic, target.num_multiprocessors);
   params.head_dim = header.head_dim;
   params.is_aligned = is_aligned(tensors);
   params.valid_query_rows = static_cast<std::int32_t>(header.valid_query_rows);
@@ -137,11 +134,14 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.lse = accumulator + layout.lse;
   params.minus_delta = accumulator + layout.minus_delta;
   params.counter = target.counter;
+  params.path = work.path;
+  const std::int64_t key_units_per_head = std::int64_t{params.num_items} * backward_key_tiles(dim);
+  params.num_splits = backward_splits(header, work, key_units_per_head * params.num_kv_heads, options.deterministic,
+                                      target.num_multiprocessors);
+  params.num_units = static_cast<std::int32_t>(key_units_per_head * params.num_kv_heads * params.num_splits);
   if (options.deterministic) {
     params.order = plan_order(bound, index, layout, accumulator, target.stream);
-    params.heads_together = kHeadsTogether;
-  } else {
-    params.key_order = work.key_order;
+    params.heads_together = heads_together(header, key_units_per_head * params.num_splits, target.num_multiprocessors);
   }
 
   prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,
@@ -150,10 +150,7 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   // The Hopper kernel writes key gradients in pairs.
   if (!target.is_hopper || !params.is_aligned || !is_aligned(tensors.dk, 8) || !is_aligned(tensors.dv, 8))
     return launch_attention_backward_sm80(params, tensors.q.dtype, dim, target.shared_bytes, target.stream);
-  const std::int64_t num_units =
-      std::int64_t{params.num_kv_heads} * params.num_items * backward_key_tiles(dim) * params.num_splits;
-  params.num_units = static_cast<std::int32_t>(num_units);
-  const auto num_ctas = static_cast<int>(std::min<std::int64_t>(num_units, target.num_multiprocessors));
+  const int num_ctas = std::min(params.num_units, target.num_multiprocessors);
   const BackwardTensorMaps maps = {make_tensor_map(tensors.q, params.valid_query_rows, backward_tile_queries(dim)),
                                    make_tensor_map(tensors.k, params.valid_key_rows, backward_tile_keys(dim)),
                                    make_tensor_map(tensors.v, params.valid_key_rows, backward_tile_keys(dim)),

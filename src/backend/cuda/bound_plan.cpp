@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/bound_plan.hpp"
 
+#include "backend/cuda/backward_order.hpp"
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/planned_order.hpp"
 
@@ -48,8 +49,18 @@ std::int64_t sum_of_tiles(const RankPlan& plan, const SectionRange& range) {
                          [](std::int64_t sum, const Item& item) { return sum + item.tiles; });
 }
 
-/// The lists that kernels walk. A key block with pads is partial to them, also where every valid pair is legal: pads
-/// read as zeros, whose scores are as good as any.
+BackwardOrder order_of(const RankPlan& plan, const Work& work) {
+  return backward_order(slice(plan.items(), work.backward_items), plan.runs());
+}
+
+int longest_item(const RankPlan& plan, const SectionRange& range) {
+  int longest = 0;
+  for (const Item& item : slice(plan.items(), range)) longest = std::max(longest, item.tiles);
+  return longest;
+}
+
+/// The lists that kernels walk: backward items in the order of their units. A key block with pads is partial to them,
+/// also where every valid pair is legal: pads read as zeros, whose scores are as good as any.
 struct WalkedLists {
   std::vector<Item> items;
   std::vector<Run> runs;
@@ -85,6 +96,7 @@ WalkedLists walked_lists(const RankPlan& plan) {
     }
   };
   for (const Work& work : plan.works()) {
+    std::ranges::copy(order_of(plan, work).items, lists.items.begin() + work.backward_items.begin);
     const std::vector<std::int32_t> padded_blocks = key_extent(plan, work).padded_blocks;
     append(work.forward_items, [&](const Item&, const Run& run) { append_key_run(run, padded_blocks, lists.runs); });
     append(work.backward_items, [&](const Item& item, const Run& run) {
@@ -108,15 +120,6 @@ std::vector<std::int32_t> groups_of(const RankPlan& plan) {
   return begins;
 }
 
-/// A work's backward items by ascending key block.
-std::vector<std::int32_t> key_order_of(const RankPlan& plan, const Work& work) {
-  const auto items = slice(plan.items(), work.backward_items);
-  std::vector<std::int32_t> order(items.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](std::int32_t i) { return items[static_cast<std::size_t>(i)].block; });
-  return order;
-}
-
 void check_positions(std::span<const Segment> segments) {
   for (const Segment& segment : segments)
     require(segment.position + segment.length <= std::numeric_limits<std::int32_t>::max(),
@@ -128,13 +131,10 @@ void check_positions(std::span<const Segment> segments) {
 
 int forward_splits(const RankPlan& plan, const Work& work, int num_multiprocessors) {
   constexpr int kFewestTiles = 8;  // a split shorter than this costs more in its merge than it saves
-  const auto items = slice(plan.items(), work.forward_items);
   const std::int64_t units = std::int64_t{plan.header().local_heads} * work.forward_items.size();
   if (units == 0 || units >= num_multiprocessors) return 1;
-  int longest = 0;
-  for (const Item& item : items) longest = std::max(longest, item.tiles);
   const auto wanted = static_cast<int>(num_multiprocessors / units);
-  return std::clamp(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
+  return std::clamp(std::min(wanted, longest_item(plan, work.forward_items) / kFewestTiles), 1, kMaxSplits);
 }
 
 const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index) const {
@@ -142,7 +142,7 @@ const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index) const {
   if (is_new) {
     const Work& work = plan_.works()[static_cast<std::size_t>(index)];
     const PlannedRanks planned =
-        planned_ranks(slice(plan_.items(), work.backward_items), plan_.runs(), num_blocks(plan_.header().query_rows));
+        planned_ranks(order_of(plan_, work).items, plan_.runs(), num_blocks(plan_.header().query_rows));
     place->second = {uploads_.upload(std::span<const std::int32_t>(planned.ranks)),
                      uploads_.upload(std::span<const std::int64_t>(planned.item_begin))};
   }
@@ -171,9 +171,8 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uplo
     bound.gaps = expansions_.emplace_back(uploads_.upload(std::span<const RowGap>(extent.gaps))).as<RowGap>();
     bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
     bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
-    const std::vector<std::int32_t> key_order = key_order_of(plan_, work);
-    bound.key_order =
-        expansions_.emplace_back(uploads_.upload(std::span<const std::int32_t>(key_order))).as<std::int32_t>();
+    bound.longest_backward = longest_item(plan_, work.backward_items);
+    bound.path = order_of(plan_, work).path;
     bound.num_splits = forward_splits(plan_, work, num_multiprocessors);
   }
   expand();

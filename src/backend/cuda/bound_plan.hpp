@@ -29,8 +29,9 @@ struct BoundWork {
   std::int32_t num_gaps = 0;
   std::int64_t forward_tiles = 0;
   std::int64_t backward_tiles = 0;
-  int num_splits = 1;                       // CTAs that share one forward item's keys
-  const std::int32_t* key_order = nullptr;  // on the device: backward items by ascending key block
+  std::int64_t longest_backward = 0;  // tiles of an item
+  int num_splits = 1;                 // CTAs that share one forward item's keys
+  QueryPath path;                     // of backward units
 };
 
 /// planned_order.hpp's ranks of one work, on the device.

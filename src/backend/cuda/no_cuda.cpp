@@ -13,7 +13,7 @@ std::unique_ptr<Backend> make_cuda_backend(int) {
   throw InvalidArgument("this library was built without CUDA (MARBLE_CUDA); the cpu backend is available");
 }
 
-std::unique_ptr<Backend> make_cuda_backend(int device, void*, std::unique_ptr<DeviceMemory>) {
+std::unique_ptr<Backend> make_cuda_backend(int device, void*, std::unique_ptr<DeviceMemory>, CudaKernels) {
   return make_cuda_backend(device);
 }
 

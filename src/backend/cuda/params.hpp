@@ -86,10 +86,16 @@ struct PlannedOrder {
   std::int32_t* key_turns = nullptr;         // [num_kv_heads][num_items][key tiles], zero at launch
 };
 
+/// How a backward unit goes through its query blocks (backward_order.hpp).
+struct QueryPath {
+  bool ascends = false;
+  bool heads_inside = true;  // a block with all query heads, then the next; otherwise a head with all blocks
+};
+
 /// One work's backward pass. A unit is one (key head, item, tile of its keys, split); it meets the query blocks of its
 /// item once for each query head that reads the key head.
 struct BackwardParams {
-  const Item* items = nullptr;                // [num_items]
+  const Item* items = nullptr;                // [num_items], in the order of backward_order.hpp
   const Run* runs = nullptr;                  // the plan's runs, which items index
   const std::int32_t* group_begin = nullptr;  // [num_kv_heads + 1] into group_heads
   const std::int32_t* group_heads = nullptr;  // query heads, by the key head that they read
@@ -97,11 +103,11 @@ struct BackwardParams {
   std::int32_t num_units = 0;
   std::int32_t num_items = 0;
   std::int32_t num_kv_heads = 0;
-  std::int32_t num_blocks = 0;              // query blocks of the rank
-  std::int32_t num_splits = 1;              // CTAs that share one item's queries
-  std::int32_t heads_together = 1;          // whose units alternate in the work array
-  const std::int32_t* key_order = nullptr;  // [num_items] items by ascending key block; null: as they are
-  std::int32_t head_dim = 0;                // of the tensors; tiles pad it
+  std::int32_t num_blocks = 0;      // query blocks of the rank
+  std::int32_t num_splits = 1;      // CTAs that share one item's queries
+  std::int32_t heads_together = 1;  // key heads whose units alternate in the work array
+  QueryPath path;
+  std::int32_t head_dim = 0;  // of the tensors; tiles pad it
   std::int32_t valid_query_rows = 0;
   std::int32_t valid_key_rows = 0;
 
