@@ -24,17 +24,22 @@
 
 namespace marble::nccl {
 
+/// As a GPU's memory that another process has mapped, a window lives until nobody has it.
+using HostMemory = std::shared_ptr<std::byte[]>;
+
 class HostWindow final : public Window {
  public:
-  explicit HostWindow(std::int64_t bytes) : memory_(static_cast<std::size_t>(bytes)) {}
+  explicit HostWindow(std::int64_t bytes)
+      : memory(std::make_shared_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes))), bytes_(bytes) {}
 
-  [[nodiscard]] std::byte* data() const override { return const_cast<std::byte*>(memory_.data()); }
-  [[nodiscard]] std::int64_t bytes() const override { return std::ssize(memory_); }
+  [[nodiscard]] std::byte* data() const override { return memory.get(); }
+  [[nodiscard]] std::int64_t bytes() const override { return bytes_; }
 
-  std::vector<std::byte*> parts;  // by rank, once opened
+  HostMemory memory;
+  std::vector<HostMemory> parts;  // by rank, once opened
 
  private:
-  std::vector<std::byte> memory_;
+  std::int64_t bytes_;
 };
 
 /// Where the ranks of a communicator meet.
@@ -43,7 +48,7 @@ class HostMeeting {
   explicit HostMeeting(std::int32_t num_ranks) : num_ranks_(static_cast<std::size_t>(num_ranks)) {}
 
   /// Every rank's value, by rank.
-  std::vector<std::byte*> gather(std::int32_t rank, std::byte* value, Deadline deadline) {
+  std::vector<HostMemory> gather(std::int32_t rank, const HostMemory& value, Deadline deadline) {
     std::unique_lock lock(mutex_);
     const std::size_t round = ++rounds_[rank];
     auto& values = values_[round];
@@ -51,7 +56,7 @@ class HostMeeting {
     changed_.notify_all();
     if (!changed_.wait_until(lock, deadline, [&] { return values.size() == num_ranks_; }))
       throw BackendError("not all ranks have come");
-    std::vector<std::byte*> all;
+    std::vector<HostMemory> all;
     for (const auto& [from, one] : values) all.push_back(one);
     return all;
   }
@@ -61,7 +66,7 @@ class HostMeeting {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::int32_t, std::size_t> rounds_;
-  std::map<std::size_t, std::map<std::int32_t, std::byte*>> values_;
+  std::map<std::size_t, std::map<std::int32_t, HostMemory>> values_;
 };
 
 class HostCommunicator final : public Communicator {
@@ -76,9 +81,9 @@ class HostCommunicator final : public Communicator {
   [[nodiscard]] bool put(Queue queue, std::span<const Put> puts) override {
     if (last_) device_.follow(queue, *last_);
     for (const Put& put : puts) {
-      std::byte* const target =
-          dynamic_cast<const HostWindow&>(*put.target).parts.at(static_cast<std::size_t>(put.peer)) + put.offset;
-      device_.put(queue, target, put.source, put.bytes);
+      const auto& window = dynamic_cast<const HostWindow&>(*put.target);
+      std::byte* const part = window.parts.at(static_cast<std::size_t>(put.peer)).get();
+      device_.put(queue, part + put.offset, put.source, put.bytes);
     }
     last_ = device_.mark(queue);
     return true;
@@ -88,7 +93,8 @@ class HostCommunicator final : public Communicator {
     return std::make_unique<HostWindow>(bytes);
   }
   void open(Window& window, Deadline deadline) override {
-    dynamic_cast<HostWindow&>(window).parts = meeting_->gather(rank_, window.data(), deadline);
+    auto& own = dynamic_cast<HostWindow&>(window);
+    own.parts = meeting_->gather(rank_, own.memory, deadline);
   }
   void abort() noexcept override {}
 
@@ -109,13 +115,13 @@ class HostLibrary final : public Library {
     static std::atomic<int> next{0};
     return std::to_string(++next);
   }
-  [[nodiscard]] std::unique_ptr<Communicator> join(const std::string& id, std::int32_t rank, std::int32_t num_ranks,
-                                                   const Failure&, Deadline) override {
+  [[nodiscard]] std::unique_ptr<Communicator> join(Traffic, const std::string& id, std::int32_t rank,
+                                                   std::int32_t num_ranks, const Failure&, Deadline) override {
     static std::mutex mutex;
-    static std::map<std::string, std::shared_ptr<HostMeeting>> meetings;
+    static std::map<std::string, std::weak_ptr<HostMeeting>> meetings;
     const std::scoped_lock lock(mutex);
-    auto& meeting = meetings[id];
-    if (!meeting) meeting = std::make_shared<HostMeeting>(num_ranks);
+    auto meeting = meetings[id].lock();
+    if (!meeting) meetings[id] = meeting = std::make_shared<HostMeeting>(num_ranks);
     return std::make_unique<HostCommunicator>(device_, meeting, rank);
   }
 

@@ -354,7 +354,8 @@ TEST_P(StreamTransportRung, DeviceThatRefusesFailsItsRankForAll) {
     AllToAll messages(transport, 10);
     this_device->refuses = transport.rank() == 1;
     try {
-      transport.wait(messages.begin(transport, "fetch"));
+      // The first may have brought everything before the device refuses.
+      for (int i = 0; i < 2; ++i) transport.wait(messages.begin(transport, "fetch"));
       settle(transport);
       ADD_FAILURE() << "rank " << transport.rank() << " got through";
     } catch (const BackendError& error) {

@@ -24,6 +24,7 @@ class CudaDevice final : public Device {
 
   /// Why streams of this device cannot wait for words while others work; empty: they can.
   [[nodiscard]] std::string why_no_waits() const;
+  [[nodiscard]] int index() const { return device_; }
   [[nodiscard]] cudaStream_t stream(Queue queue) const {
     return queue == kCompute ? compute_ : sides_[static_cast<std::size_t>(queue - 1)];
   }

@@ -59,6 +59,9 @@ class Communicator {
   virtual void abort() noexcept = 0;
 };
 
+/// What a communicator is for.
+enum class Traffic : std::int32_t { send_recv, put };
+
 class Library {
  public:
   virtual ~Library() = default;
@@ -69,7 +72,7 @@ class Library {
   /// What rank 0 makes and all ranks join by.
   [[nodiscard]] virtual std::string make_id() = 0;
   /// Collective. Its calls end when `failure` happens. Throws BackendError at the deadline.
-  [[nodiscard]] virtual std::unique_ptr<Communicator> join(const std::string& id, std::int32_t rank,
+  [[nodiscard]] virtual std::unique_ptr<Communicator> join(Traffic traffic, const std::string& id, std::int32_t rank,
                                                            std::int32_t num_ranks, const Failure& failure,
                                                            Deadline deadline) = 0;
 };

@@ -44,21 +44,17 @@ void find_puts(void* library, NcclFunctions& call) {
 
 }  // namespace
 
-void NcclLoaded::Close::operator()(void* handle) const {
-  dlclose(handle);
-}
-
 NcclLoaded::NcclLoaded(const std::string& path) {
   constexpr const char* kName = "libnccl.so.2";
-  if (!path.empty())
-    handle_.reset(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL));
-  else if (handle_.reset(dlopen(kName, RTLD_NOW | RTLD_NOLOAD)); !handle_)
-    handle_.reset(dlopen(kName, RTLD_NOW | RTLD_LOCAL));
-  if (!handle_) throw BackendError(fmt::format("no NCCL: {}", dlerror()));
-  find_all(handle_.get(), call);
+  // It stays loaded: a thread that is left behind may be in it.
+  constexpr int kMode = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
+  void* library = path.empty() ? dlopen(kName, kMode | RTLD_NOLOAD) : dlopen(path.c_str(), kMode);
+  if (library == nullptr && path.empty()) library = dlopen(kName, kMode);
+  if (library == nullptr) throw BackendError(fmt::format("no NCCL: {}", dlerror()));
+  find_all(library, call);
   check(call.get_version(&version_), "ncclGetVersion");
   if (version_ < kOldest) throw BackendError(fmt::format("NCCL {} ({}) is older than 2.14", version(), this->path()));
-  if (version_ >= kFirstWithPuts) find_puts(handle_.get(), call);
+  if (version_ >= kFirstWithPuts) find_puts(library, call);
 }
 
 std::string NcclLoaded::version() const {

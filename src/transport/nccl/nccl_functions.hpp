@@ -9,7 +9,6 @@
 
 #include <array>
 #include <cstddef>
-#include <memory>
 #include <string>
 
 namespace marble::nccl {
@@ -29,12 +28,14 @@ struct NcclUniqueId {
 /// The first fields of ncclConfig_t, which have stayed; `size` tells NCCL that there are no others, and `version`
 /// that they are those of 2.14.
 struct NcclConfig {
+  explicit NcclConfig(bool is_blocking) : blocking(is_blocking ? 1 : 0) {}
+
   static constexpr unsigned int kMagic = 0xcafebeef;
   static constexpr unsigned int kVersion = 21'400;
   std::size_t size = sizeof(NcclConfig);
   unsigned int magic = kMagic;
   unsigned int version = kVersion;
-  int blocking = 0;
+  int blocking;
   int padding = 0;
 };
 
@@ -79,11 +80,6 @@ class NcclLoaded {
   NcclFunctions call{};
 
  private:
-  struct Close {
-    void operator()(void* handle) const;
-  };
-
-  std::unique_ptr<void, Close> handle_;
   int version_ = 0;
 };
 

@@ -9,6 +9,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -37,23 +40,17 @@ class NcclCommWindow final : public Window {
   std::int64_t bytes_;
 };
 
-/// Not blocking: calls come back at once, and what they do on other threads is awaited within a limit.
+/// Calls of a communicator for sends come back at once, and what they do on a thread of NCCL's is awaited. Those of one
+/// for puts do their work themselves, which takes a tenth of the time; only what ranks do together can keep them, and
+/// runs on a thread that is left behind when that takes too long.
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(NcclLoaded& nccl, CudaDevice& device, const Failure& failure)
-      : nccl_(nccl), device_(device), failure_(failure) {}
+  NcclCommunicator(NcclLoaded& nccl, CudaDevice& device, const Failure& failure, bool blocks)
+      : nccl_(nccl), device_(device), failure_(failure), blocks_(blocks) {}
 
   ~NcclCommunicator() override {
-    constexpr std::chrono::seconds kLimit{2};
-    if (comm_ == nullptr) return;
-    try {
-      check(nccl_.call.comm_finalize(comm_), "ncclCommFinalize");
-      if (await(steady_clock::now() + kLimit)) {
-        nccl_.call.comm_destroy(std::exchange(comm_, nullptr));
-        return;
-      }
-    } catch (const Error&) {  // then without the others
-    }
+    if (get() == nullptr) return;
+    if (!failure_.happened()) leave(steady_clock::now() + std::chrono::seconds(2));
     abort();
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -62,18 +59,21 @@ class NcclCommunicator final : public Communicator {
   void join(const std::string& id, std::int32_t rank, std::int32_t num_ranks, Deadline deadline) {
     NcclUniqueId unique{};
     std::memcpy(unique.bytes.data(), id.data(), std::min(id.size(), unique.bytes.size()));
-    NcclConfig config;
-    check(nccl_.call.comm_init_rank_config(&comm_, num_ranks, unique, rank, &config), "ncclCommInitRankConfig");
-    await_all(deadline, "ncclCommInitRankConfig");
+    const auto made = std::make_shared<NcclComm>(nullptr);
+    comm_ = made;
+    together(deadline, "ncclCommInitRankConfig",
+             [=, call = nccl_.call.comm_init_rank_config, config = NcclConfig(blocks_)]() mutable {
+               return call(made.get(), num_ranks, unique, rank, &config);
+             });
   }
 
   [[nodiscard]] bool send_recv(Queue queue, std::span<const Message> sends, std::span<const Message> recvs) override {
     return group([&] {
       for (const Message& message : sends)
-        check(nccl_.call.send(message.data, size(message.bytes), kNcclBytes, message.peer, comm_, stream(queue)),
+        check(nccl_.call.send(message.data, size(message.bytes), kNcclBytes, message.peer, get(), stream(queue)),
               "ncclSend");
       for (const Message& message : recvs)
-        check(nccl_.call.recv(message.data, size(message.bytes), kNcclBytes, message.peer, comm_, stream(queue)),
+        check(nccl_.call.recv(message.data, size(message.bytes), kNcclBytes, message.peer, get(), stream(queue)),
               "ncclRecv");
     });
   }
@@ -83,7 +83,7 @@ class NcclCommunicator final : public Communicator {
       for (const Put& put : puts)
         check(nccl_.call.put_signal(put.source, size(put.bytes), kNcclBytes, put.peer,
                                     dynamic_cast<const NcclCommWindow&>(*put.target).handle, size(put.offset), 0, 0, 0,
-                                    comm_, stream(queue)),
+                                    get(), stream(queue)),
               "ncclPutSignal");
     });
   }
@@ -93,26 +93,29 @@ class NcclCommunicator final : public Communicator {
   }
 
   void open(Window& window, Deadline deadline) override {
-    NcclWindow& handle = dynamic_cast<NcclCommWindow&>(window).handle;
-    check(nccl_.call.comm_window_register(comm_, window.data(), size(window.bytes()), &handle,
-                                          kNcclSymmetric | kNcclStrictOrdering),
-          "ncclCommWindowRegister");
-    await_all(deadline, "ncclCommWindowRegister");
-    if (handle == nullptr) throw BackendError("NCCL has no windows between these GPUs");
+    const auto handle = std::make_shared<NcclWindow>(nullptr);
+    together(
+        deadline, "ncclCommWindowRegister",
+        [=, call = nccl_.call.comm_window_register, comm = get(), data = window.data(), bytes = size(window.bytes())] {
+          return call(comm, data, bytes, handle.get(), kNcclSymmetric | kNcclStrictOrdering);
+        });
+    if (*handle == nullptr) throw BackendError("NCCL has no windows between these GPUs");
+    dynamic_cast<NcclCommWindow&>(window).handle = *handle;
   }
 
   void abort() noexcept override {
-    if (comm_ != nullptr) nccl_.call.comm_abort(std::exchange(comm_, nullptr));
+    if (get() != nullptr) nccl_.call.comm_abort(std::exchange(*comm_, nullptr));
   }
 
   // Of its windows.
   [[nodiscard]] NcclLoaded& nccl() { return nccl_; }
-  [[nodiscard]] NcclComm get() const { return comm_; }
+  [[nodiscard]] NcclComm get() const { return comm_ ? *comm_ : nullptr; }
 
  private:
   [[nodiscard]] static std::size_t size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
   [[nodiscard]] cudaStream_t stream(Queue queue) const { return device_.stream(queue); }
-  void check(NcclResult result, const char* call) const { nccl_.check(result, call, comm_); }
+  void check(NcclResult result, const char* call) const { nccl_.check(result, call, get()); }
+  [[nodiscard]] bool is_over(Deadline deadline) const { return failure_.happened() || steady_clock::now() > deadline; }
 
   template <typename Fn>
   [[nodiscard]] bool group(Fn&& fn) {
@@ -124,7 +127,7 @@ class NcclCommunicator final : public Communicator {
       throw;
     }
     check(nccl_.call.group_end(), "ncclGroupEnd");
-    return await(Deadline::max());
+    return blocks_ || await(Deadline::max());
   }
 
   /// True when what NCCL was asked for has been done, false at the deadline or when the transport has failed.
@@ -132,21 +135,65 @@ class NcclCommunicator final : public Communicator {
     constexpr std::chrono::microseconds kPause{5};
     while (true) {
       NcclResult result = kNcclSuccess;
-      check(nccl_.call.comm_get_async_error(comm_, &result), "ncclCommGetAsyncError");
+      check(nccl_.call.comm_get_async_error(get(), &result), "ncclCommGetAsyncError");
       check(result, "NCCL");
       if (result == kNcclSuccess) return true;
-      if (failure_.happened() || steady_clock::now() > deadline) return false;
+      if (is_over(deadline)) return false;
       std::this_thread::sleep_for(kPause);
     }
   }
-  void await_all(Deadline deadline, const char* call) const {
-    if (!await(deadline)) throw BackendError(fmt::format("NCCL's ranks did not all come to {} in time", call));
+
+  /// With the other ranks, if they come in time. A thread that is left behind leaves by itself.
+  void leave(Deadline deadline) {
+    const auto comm = comm_;
+    if (blocks_) comm_.reset();
+    try {
+      together(
+          deadline, "ncclCommFinalize",
+          [finalize = nccl_.call.comm_finalize, destroy = nccl_.call.comm_destroy, comm = *comm, blocks = blocks_] {
+            const NcclResult result = finalize(comm);
+            if (blocks) destroy(comm);
+            return result;
+          });
+      if (!blocks_) nccl_.call.comm_destroy(std::exchange(*comm, nullptr));
+    } catch (const Error&) {  // then without them
+    }
+  }
+
+  /// A call that all ranks make. Throws BackendError when it is refused, or not done at the deadline. `fn` owns what it
+  /// uses.
+  template <typename Fn>
+  void together(Deadline deadline, const char* call, Fn fn) {
+    const std::optional<NcclResult> result = blocks_ ? on_a_thread(deadline, std::move(fn)) : fn();
+    if (!result) comm_.reset();  // the thread's
+    if (result) check(*result, call);
+    if (!result || !(blocks_ || await(deadline)))
+      throw BackendError(fmt::format("NCCL's ranks did not all come to {} in time", call));
+  }
+
+  /// Nothing: it is still on its way, on a thread that is left behind.
+  template <typename Fn>
+  [[nodiscard]] std::optional<NcclResult> on_a_thread(Deadline deadline, Fn fn) const {
+    std::packaged_task<NcclResult()> task([device = device_.index(), fn = std::move(fn)]() mutable {
+      cudaSetDevice(device);
+      return fn();
+    });
+    auto result = task.get_future();
+    std::thread thread(std::move(task));
+    while (result.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+      if (!is_over(deadline)) continue;
+      thread.detach();
+      return std::nullopt;
+    }
+    thread.join();
+    return result.get();
   }
 
   NcclLoaded& nccl_;
   CudaDevice& device_;
   const Failure& failure_;
-  NcclComm comm_ = nullptr;
+  bool blocks_;
+  std::shared_ptr<NcclComm> comm_ = {};
 };
 
 NcclCommWindow::NcclCommWindow(NcclCommunicator& communicator, std::int64_t bytes)
@@ -179,9 +226,10 @@ class NcclLibrary final : public Library {
     return {id.bytes.data(), id.bytes.size()};
   }
 
-  [[nodiscard]] std::unique_ptr<Communicator> join(const std::string& id, std::int32_t rank, std::int32_t num_ranks,
-                                                   const Failure& failure, Deadline deadline) override {
-    auto communicator = std::make_unique<NcclCommunicator>(nccl_, device_, failure);
+  [[nodiscard]] std::unique_ptr<Communicator> join(Traffic traffic, const std::string& id, std::int32_t rank,
+                                                   std::int32_t num_ranks, const Failure& failure,
+                                                   Deadline deadline) override {
+    auto communicator = std::make_unique<NcclCommunicator>(nccl_, device_, failure, traffic == Traffic::put);
     communicator->join(id, rank, num_ranks, deadline);
     return communicator;
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 namespace marble::nccl {
 namespace {
@@ -30,7 +31,7 @@ void add(std::vector<Put>& puts, const Put& put) {
 
 PutCourier::PutCourier(Device& device, const Words& words, std::int32_t rank, std::int32_t num_ranks,
                        std::int64_t outbox_bytes)
-    : device_(device), words_(words), rank_(rank), num_ranks_(num_ranks), outbox_bytes_(outbox_bytes) {}
+    : device_(device), words_(words), rank_(rank), num_ranks_(num_ranks), half_bytes_(outbox_bytes / 2) {}
 
 PutCourier::~PutCourier() {
   try {
@@ -45,7 +46,7 @@ void PutCourier::set_communicators(std::unique_ptr<Communicator> data, std::uniq
 }
 
 void PutCourier::allocate() {
-  outbox_ = data_->allocate_window(outbox_bytes_);
+  outbox_ = data_->allocate_window(2 * half_bytes_);
   arrival_window_ = data_->allocate_window(WindowWords::bytes(num_ranks_));
   credit_window_ = credits_->allocate_window(WindowWords::bytes(num_ranks_));
   arrivals_.place(*arrival_window_, rank_, num_ranks_);
@@ -78,7 +79,7 @@ std::byte* PutCourier::allocate_region(std::int64_t bytes) {
 }
 
 std::vector<std::pair<Queue, Queue>> PutCourier::independent_queues() const {
-  return {{kCompute, kData}, {kCompute, kCredits}, {kCompute, kReleases},
+  return {{kCompute, kData}, {kCompute, kCredits}, {kCompute, kReleases}, {kCompute, kOutbox},
           {kData, kCompute}, {kData, kCredits},    {kData, kReleases}};
 }
 
@@ -119,6 +120,7 @@ bool PutCourier::give_credits(Exchange& exchange) {
 
 bool PutCourier::start(const Exchange& exchange) {
   device_.follow(kData, *exchange.begun);
+  device_.follow(kOutbox, *exchange.begun);
   std::vector<WordOp> credits, arrivals, sent;
   for (const Outgoing& parcel : exchange.sends) {
     if (!is_device(parcel)) continue;
@@ -155,13 +157,15 @@ bool PutCourier::put_data(const Outgoing& parcel, std::vector<Put>& puts) {
 
 bool PutCourier::put_through_outbox(Put put, std::vector<Put>& puts) {
   while (put.bytes > 0) {
-    if (outbox_used_ == outbox_->bytes() && !flush(puts)) return false;
+    if (half_used_ == half_bytes_ && !flush(puts)) return false;
+    if (half_used_ == 0 && half_is_free_[half_]) device_.follow(kOutbox, *half_is_free_[half_]);
     Put part = put;
-    part.bytes = std::min(put.bytes, outbox_->bytes() - outbox_used_);
-    part.source = outbox_->data() + outbox_used_;
-    device_.copy(kData, outbox_->data() + outbox_used_, put.source, part.bytes);
-    outbox_used_ += part.bytes;
+    part.bytes = std::min(put.bytes, half_bytes_ - half_used_);
+    std::byte* const place = outbox_->data() + static_cast<std::int64_t>(half_) * half_bytes_ + half_used_;
+    device_.copy(kOutbox, place, put.source, part.bytes);
+    part.source = place;
     add(puts, part);
+    half_used_ += part.bytes;
     put.source += part.bytes;
     put.offset += part.bytes;
     put.bytes -= part.bytes;
@@ -169,11 +173,15 @@ bool PutCourier::put_through_outbox(Put put, std::vector<Put>& puts) {
   return true;
 }
 
+/// While the puts from one half of the outbox are on their way, the other is filled.
 bool PutCourier::flush(std::vector<Put>& puts) {
+  if (half_used_ > 0) device_.follow(kData, *device_.mark(kOutbox));
   for (std::size_t at = 0; at < puts.size(); at += kMostPuts)
     if (!data_->put(kData, std::span(puts).subspan(at, std::min(kMostPuts, puts.size() - at)))) return false;
   puts.clear();
-  outbox_used_ = 0;
+  if (std::exchange(half_used_, 0) == 0) return true;
+  half_is_free_[half_] = device_.mark(kData);
+  half_ = 1 - half_;
   return true;
 }
 

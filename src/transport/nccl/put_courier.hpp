@@ -3,7 +3,7 @@
 #pragma once
 
 // One-sided puts into windows: data, then a word that says so. Receivers put credits in the same way. A put's source
-// must lie in a window too: what does not is copied through the outbox, a window of this rank, part by part.
+// must lie in a window too: what does not is copied through the outbox, a window of this rank, half by half.
 //
 // Words of our own, not the library's signals: a stream that waits for a signal cannot be released when the peer has
 // died, since nobody else may write it and the communicator's end leaves it waiting; and a signal counts, so that a
@@ -16,6 +16,7 @@
 #include "transport/nccl/library.hpp"
 #include "transport/nccl/words.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,7 +46,7 @@ class PutCourier final : public Courier {
   void open_region(Deadline deadline) { data_->open(*region_, deadline); }
   void close_region() noexcept { region_.reset(); }
 
-  static constexpr std::int32_t kSideQueues = 3;
+  static constexpr std::int32_t kSideQueues = 4;
   [[nodiscard]] std::int32_t num_side_queues() const override { return kSideQueues; }
   [[nodiscard]] std::vector<std::pair<Queue, Queue>> independent_queues() const override;
   [[nodiscard]] bool has_region() const override { return true; }
@@ -64,7 +65,8 @@ class PutCourier final : public Courier {
   void release_side() noexcept override;
 
  private:
-  static constexpr Queue kData = side_queue(0), kCredits = side_queue(1), kReleases = side_queue(2);
+  static constexpr Queue kData = side_queue(0), kCredits = side_queue(1), kReleases = side_queue(2),
+                         kOutbox = side_queue(3);
 
   /// Words in a window: for each peer one that it writes here, and one that is put into the peer's window.
   class WindowWords {
@@ -101,8 +103,10 @@ class PutCourier final : public Courier {
   Words words_;
   std::int32_t rank_;
   std::int32_t num_ranks_;
-  std::int64_t outbox_bytes_;
-  std::int64_t outbox_used_ = 0;  // by the puts that have not been flushed
+  std::int64_t half_bytes_;                            // of the outbox
+  std::array<std::unique_ptr<Mark>, 2> half_is_free_;  // null: it has not been used
+  std::size_t half_ = 0;                               // that is filled now
+  std::int64_t half_used_ = 0;                         // by puts that have not been flushed
   std::unique_ptr<Communicator> data_, credits_;
   std::unique_ptr<Window> arrival_window_, credit_window_, outbox_, region_;
   WindowWords arrivals_, credit_words_;

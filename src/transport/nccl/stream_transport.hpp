@@ -77,7 +77,7 @@ class StreamTransport final : public Transport {
   void set_up_sendrecv();
   void use_courier(std::unique_ptr<Courier> courier);
   void drop_courier() noexcept;
-  [[nodiscard]] std::unique_ptr<Communicator> join();
+  [[nodiscard]] std::unique_ptr<Communicator> join(Traffic traffic);
   void use_words(std::unique_ptr<WordMemory> memory, bool all_rows);
   void share_words();
   void check_queues();

@@ -193,8 +193,8 @@ void StreamTransport::set_up_put() {
   auto courier = std::make_unique<PutCourier>(device_, words_, rank_, num_ranks_, outbox_bytes);
   put_ = courier.get();
   use_courier(std::move(courier));
-  auto data = join();
-  put_->set_communicators(std::move(data), join());
+  auto data = join(Traffic::put);
+  put_->set_communicators(std::move(data), join(Traffic::put));
   on_all_ranks("memory for words", [&] { put_->allocate(); });
   on_all_ranks("windows of words", [&] { put_->open(steady_clock::now() + time_limit_); });
   map_regions(0);
@@ -204,7 +204,7 @@ void StreamTransport::set_up_put() {
 
 void StreamTransport::set_up_sendrecv() {
   use_words(WordMemory::own(Words::bytes(num_ranks_, false)), false);
-  use_courier(std::make_unique<SendRecvCourier>(device_, words_, rank_, join()));
+  use_courier(std::make_unique<SendRecvCourier>(device_, words_, rank_, join(Traffic::send_recv)));
 }
 
 void StreamTransport::use_courier(std::unique_ptr<Courier> courier) {
@@ -223,7 +223,9 @@ void StreamTransport::drop_courier() noexcept {
   put_ = nullptr;
 }
 
-std::unique_ptr<Communicator> StreamTransport::join() {
+std::unique_ptr<Communicator> StreamTransport::join(Traffic traffic) {
+  // A library takes its time, most of it once in a process, even where waits are to be short.
+  constexpr std::chrono::seconds kPatience{30};
   std::string id;
   on_all_ranks("an id for a communicator", [&] {
     if (rank_ == 0) id = fabric_.library->make_id();
@@ -231,7 +233,8 @@ std::unique_ptr<Communicator> StreamTransport::join() {
   id = engine_->all_gather(id, "the communicator's id").front();
   std::unique_ptr<Communicator> communicator;
   on_all_ranks("the making of a communicator", [&] {
-    communicator = fabric_.library->join(id, rank_, num_ranks_, failure_, steady_clock::now() + time_limit_);
+    const Deadline deadline = steady_clock::now() + std::max<milliseconds>(time_limit_, kPatience);
+    communicator = fabric_.library->join(traffic, id, rank_, num_ranks_, failure_, deadline);
   });
   return communicator;
 }
