@@ -48,17 +48,19 @@ class Bench:
         about |= {"heads": case.heads, "kv_heads": case.kv_heads, "head_dim": case.head_dim, "window": case.window}
         return self.rows.add(**about, detail=system.detail, **values)
 
-    def marble_modes(self):
+    def marble_modes(self, case):
         """The planner's choice, of all and over each mesh; over the longest ring, what it chose among."""
         meshes = mesh_modes(dist.get_world_size())
         modes = ["auto", *meshes]
+        if case.keeps_order:
+            return modes
         if self.arguments.placements:
             return modes + [f"{meshes[0]} {placement}" for placement in PLACEMENTS]
         return modes + [f"{meshes[0]} {strategy}" for strategy in ("ring", "alltoall")]
 
     def systems(self, case):
         """(class, mode) of all that can run the case."""
-        found = [] if self.group is None else [(Marble, mode) for mode in self.marble_modes()]
+        found = [] if self.group is None else [(Marble, mode) for mode in self.marble_modes(case)]
         found += [(TorchSdpa, mode) for mode in SDPA_MODES] if case.layout == "causal" else []
         found += [(TorchFlex, mode) for mode in FLEX_MODES] if case.layout != "causal" else []
         return [(kind, mode) for kind, mode in found if not self.arguments.modes or mode in self.arguments.modes]

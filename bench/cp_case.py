@@ -21,6 +21,11 @@ class Case:
     seed: int = 0  # of the layout
 
     @property
+    def keeps_order(self):
+        """Whether the model needs the given token order, so that no placement but contiguous will do."""
+        return self.layout.startswith("qwen38")
+
+    @property
     def layout_text(self):
         if self.layout != "causal":
             return self.layout
@@ -46,10 +51,17 @@ CASES = [
 ]
 
 # Heads of the models; Gemma's layers with a window, which are five of six.
-MODELS = {"qwen3vl": (32, 4, 128, 0), "qwen38": (24, 4, 256, 0), "molmo2": (32, 8, 128, 0), "gemma3": (32, 16, 128, 1024),
-          "bagel": (28, 4, 128, 0)}  # fmt: skip
-GENERATORS = ("qwen3vl-docs", "qwen3vl-video", "qwen38-docs", "qwen38-video", "molmo2-video", "molmo2-images", "molmo2-sft",
-              "gemma3-docs", "gemma3-frames", "bagel-mix", "bagel-longvideo", "bagel-edit")  # fmt: skip
+MODELS = {
+    "qwen3vl": (32, 4, 128, 0),
+    "qwen38": (24, 4, 256, 0),
+    "molmo2": (32, 8, 128, 0),
+    "gemma3": (32, 16, 128, 1024),
+    "bagel": (28, 4, 128, 0),
+}
+GENERATORS = (
+    *("qwen3vl-docs", "qwen3vl-video", "qwen38-docs", "qwen38-video", "molmo2-video", "molmo2-images", "molmo2-sft"),
+    *("gemma3-docs", "gemma3-frames", "bagel-mix", "bagel-longvideo", "bagel-edit"),
+)
 
 
 def generator_case(name, tokens, seed=0):
@@ -68,8 +80,8 @@ def random_tensors(case, seed=0):
 
 
 def legal(queries, keys, window, i, j):
-    """MARBLE's mask rule, for FlexAttention and for the reference: whether query i sees key j, by their tracks (position,
-    sample, segment, noise)."""
+    """MARBLE's mask rule, for FlexAttention and for the reference: whether query i sees key j, by their tracks
+    (position, sample, segment, noise)."""
     position, sample, segment, noise = queries
     key_position, key_sample, key_segment, key_noise = keys
     seen = position[i] >= key_position[j]
@@ -96,6 +108,7 @@ class Reference:
         self.q, self.dout = (x[:, : self.group].transpose(0, 1) for x in (q, dout))  # [heads, tokens, head_dim]
         self.k, self.v = k[:, 0], v[:, 0]
         self.legal = lambda i, j: legal(tracks, tracks, case.window, i, j)
+        self.sample = tracks[1]
         self.tokens = case.tokens
         generator = torch.Generator("cuda").manual_seed(seed)
 
@@ -123,10 +136,12 @@ class Reference:
         """LSE and delta of every query, [heads, tokens]."""
         sums = torch.zeros(2, self.group, self.tokens, device="cuda")
         lse, delta = sums
-        key, value, everything = self.k.float(), self.v.float(), torch.arange(self.tokens, device="cuda")
+        everything = torch.arange(self.tokens, device="cuda")
         for begin in range(self.CHUNK * dist.get_rank(), self.tokens, self.CHUNK * dist.get_world_size()):
             rows = everything[begin : begin + self.CHUNK]
-            mask = self.legal(rows[:, None], everything[None, :])
+            keys = everything[self.samples_of(rows)]
+            mask = self.legal(rows[:, None], keys[None, :])
+            key, value = self.k[keys].float(), self.v[keys].float()
             for h in range(self.group):
                 scores = (self.q[h, rows].float() @ key.T).mul_(self.scale).masked_fill_(~mask, -torch.inf)
                 lse[h, rows] = scores.logsumexp(-1)
@@ -134,6 +149,13 @@ class Reference:
                 delta[h, rows] = (out * self.dout[h, rows].float()).sum(-1)
         dist.all_reduce(sums)
         return lse, delta
+
+    def samples_of(self, rows):
+        """The tokens of the samples that consecutive rows belong to, which are all that they can see."""
+        ends = self.sample[rows[[0, -1]]].contiguous()
+        begin = torch.searchsorted(self.sample, ends[:1])
+        end = torch.searchsorted(self.sample, ends[1:], right=True)
+        return slice(int(begin), int(end))
 
     def add_keys(self, lse, delta):
         everything = torch.arange(self.tokens, device="cuda")
