@@ -59,8 +59,8 @@ enum class Placement : std::uint8_t { contiguous, zigzag, striped, ptrr, chunks,
 
 /// How keys reach queries. All are rounds of fetches from the ranks at ring distance 1, 2, … R - 1:
 ///   ring       every shard whole, one distance a step
-///   alltoall   only the key blocks that hold a legal pair, as many distances a step as the byte cap allows
-///   allgather  every shard whole, as many distances a step as the byte cap allows
+///   alltoall   only the key blocks that hold a legal pair, as many in a step as the cap on what a rank fetches allows
+///   allgather  every shard whole, as many in a step as that cap allows
 enum class Strategy : std::uint8_t { ring, alltoall, allgather };
 
 /// What backward finds kept from forward; the rest it exchanges again. More memory, fewer bytes.
@@ -88,7 +88,7 @@ struct PlanOptions {
   std::int32_t block = 128;   // rows of a block, forward and backward alike
   std::int64_t stripe = 128;  // tokens of a stripe (striped)
   Keep keep = Keep::nothing;
-  std::int64_t fetch_tokens = 0;  // cap on one step's fetched rows (alltoall, allgather); 0: one shard
+  std::int64_t fetch_tokens = 0;  // cap on the rows that a rank fetches in a step (alltoall, allgather); 0: one shard
   int threads = 2;
 };
 
@@ -104,21 +104,21 @@ struct Piece {
 
 /// What ring rank `query_rank` computes with, and fetches from, ring rank `key_rank`, for one head.
 struct PairDemand {
-  std::int64_t pairs = 0;       // legal pairs
   std::int64_t full_tiles = 0;  // block pairs
   std::int64_t partial_tiles = 0;
   std::int64_t needed_rows = 0;  // rows of the key blocks that hold a legal pair, pads excluded
   std::int64_t needed_blocks = 0;
+  std::int32_t slice = 0;  // the step whose fetch brings them; 0: nothing travels
 };
 
 /// One layer kind's plan. A step attends keys that arrived; step 0 is the rank's own keys.
 struct LayerPlan {
   LayerKind kind;
   Strategy strategy = Strategy::ring;
-  bool uses_tracks = false;          // partial blocks need the four-track test
-  std::vector<std::int32_t> slices;  // step s > 0 fetches ring distances [slices[s - 1], slices[s]); starts with 1
-  std::vector<PairDemand> demand;    // [ring query rank][ring key rank]
-  std::int64_t slot_rows = 0;        // rows of the largest fetch of any rank and step, in whole blocks
+  bool uses_tracks = false;        // partial blocks need the four-track test
+  std::vector<PairDemand> demand;  // [ring query rank][ring key rank]
+  std::int32_t num_slices = 0;     // steps that fetch, 1 to num_slices
+  std::int64_t slot_rows = 0;      // rows of the largest fetch of any rank and step, in whole blocks
 };
 
 struct Plan {

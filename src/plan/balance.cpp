@@ -20,18 +20,14 @@ namespace {
 
 using Matrix = std::vector<std::int64_t>;  // [query ring rank][key ring rank]
 
-/// Sums a matrix over the ring distances of each step: result[step][ring rank].
+/// Sums a matrix over the keys that ring ranks attend in each step: result[step][ring rank].
 std::vector<std::vector<std::int64_t>> per_step(const Plan& plan, const LayerPlan& layer, const Matrix& matrix) {
-  const std::int32_t ring = plan.mesh.ring;
-  std::vector<std::int32_t> borders = {0};
-  borders.insert(borders.end(), layer.slices.begin(), layer.slices.end());
-  std::vector<std::vector<std::int64_t>> steps;
-  for (std::size_t s = 0; s + 1 < borders.size(); ++s) {
-    std::vector<std::int64_t>& step = steps.emplace_back(static_cast<std::size_t>(ring), 0);
-    for (std::int32_t r = 0; r < ring; ++r)
-      for (std::int32_t d = borders[s]; d < borders[s + 1]; ++d)
-        step[static_cast<std::size_t>(r)] += matrix[static_cast<std::size_t>(r * ring + (r + ring - d) % ring)];
-  }
+  const auto ring = static_cast<std::size_t>(plan.mesh.ring);
+  std::vector<std::vector<std::int64_t>> steps(static_cast<std::size_t>(layer.num_slices) + 1);
+  for (std::vector<std::int64_t>& step : steps) step.assign(ring, 0);
+  for (std::size_t r = 0; r < ring; ++r)
+    for (std::size_t key = 0; key < ring; ++key)
+      steps[static_cast<std::size_t>(layer.demand[r * ring + key].slice)][r] += matrix[r * ring + key];
   return steps;
 }
 

@@ -47,9 +47,8 @@ class LayerEstimator {
         io_row_(2 * heads_.kv * plan.model.head_dim * size_of(dtype)),
         fp32_row_(2 * heads_.kv * plan.model.head_dim * size_of(DType::fp32)),
         element_(size_of(dtype)),
+        peers_(plan, layer),
         splits_(splits_own_keys(plan, layer)) {
-    borders_ = {0};
-    borders_.insert(borders_.end(), layer.slices.begin(), layer.slices.end());
     for (std::size_t s = 0; s < num_steps(); ++s) hops_.push_back(measure_hops(s));
   }
 
@@ -109,7 +108,7 @@ class LayerEstimator {
   }
 
  private:
-  [[nodiscard]] std::size_t num_steps() const { return borders_.size() - 1; }
+  [[nodiscard]] std::size_t num_steps() const { return static_cast<std::size_t>(layer_.num_slices) + 1; }
   [[nodiscard]] std::size_t ring() const { return static_cast<std::size_t>(ring_); }
 
   [[nodiscard]] std::int64_t node_of(std::int64_t ring_rank, std::int64_t u) const {
@@ -120,16 +119,17 @@ class LayerEstimator {
   [[nodiscard]] std::vector<Moved> measure_hops(std::size_t s) const {
     std::vector<Moved> hops(ring());
     if (s == 0) return hops;
+    const auto step = static_cast<std::int64_t>(s);
     // Ulysses groups that fill nodes evenly cross them alike.
     const std::int64_t ways = plan_.mesh.ranks_per_node % plan_.mesh.ulysses == 0 ? 1 : plan_.mesh.ulysses;
     for (std::int64_t r = 0; r < ring_; ++r)
       for (std::int64_t u = 0; u < ways; ++u) {
         Moved in, out;
-        for (std::int64_t d = borders_[s]; d < borders_[s + 1]; ++d) {
-          const std::int64_t source = behind(plan_, r, d), target = (r + d) % ring_, node = node_of(r, u);
+        const std::int64_t node = node_of(r, u);
+        for (const std::int64_t source : peers_.sources(r, step))
           in.add(fetched_rows(plan_, layer_, r, source), node_of(source, u) == node);
+        for (const std::int64_t target : peers_.targets(r, step))
           out.add(fetched_rows(plan_, layer_, target, r), node_of(target, u) == node);
-        }
         Moved& hop = hops[static_cast<std::size_t>(r)];
         hop = longer(hop, longer(in, out));
       }
@@ -164,12 +164,9 @@ class LayerEstimator {
     for (std::int64_t r = 0; r < ring_; ++r) {
       std::int64_t& moment = done[static_cast<std::size_t>(r)];
       moment = std::max(moment, begun[static_cast<std::size_t>(r)]);
-      for (std::int64_t d = borders_[s]; d < borders_[s + 1]; ++d) {
-        const std::int64_t peer = way == Way::fetch ? behind(plan_, r, d) : (r + d) % ring_;
-        const std::int64_t rows =
-            way == Way::fetch ? fetched_rows(plan_, layer_, r, peer) : fetched_rows(plan_, layer_, peer, r);
-        if (rows > 0) moment = std::max(moment, begun[static_cast<std::size_t>(peer)]);
-      }
+      const auto step = static_cast<std::int64_t>(s);
+      for (const std::int64_t peer : way == Way::fetch ? peers_.sources(r, step) : peers_.targets(r, step))
+        moment = std::max(moment, begun[static_cast<std::size_t>(peer)]);
       moment += hop_ns(s, static_cast<std::size_t>(r), row_bytes);
     }
     return done;
@@ -188,10 +185,10 @@ class LayerEstimator {
 
   [[nodiscard]] std::int64_t compute_ns(std::size_t s, std::size_t r, const TileTime& tile) const {
     PairDemand sum;
-    for (std::int64_t d = borders_[s]; d < borders_[s + 1]; ++d) {
-      const auto key = static_cast<std::size_t>(behind(plan_, static_cast<std::int64_t>(r), d));
-      sum.full_tiles += layer_.demand[r * ring() + key].full_tiles;
-      sum.partial_tiles += layer_.demand[r * ring() + key].partial_tiles;
+    for (const std::int64_t key : peers_.sources(static_cast<std::int64_t>(r), static_cast<std::int64_t>(s))) {
+      const PairDemand& demand = demand_of(plan_, layer_, static_cast<std::int64_t>(r), key);
+      sum.full_tiles += demand.full_tiles;
+      sum.partial_tiles += demand.partial_tiles;
     }
     return tiles_ns(sum, tile);
   }
@@ -252,8 +249,8 @@ class LayerEstimator {
   BusiestHeads heads_;
   std::int64_t io_row_, fp32_row_;  // bytes of one key row, k and v, of a rank's heads
   std::int64_t element_;
+  StepPeers peers_;
   bool splits_;
-  std::vector<std::int64_t> borders_;     // step s attends ring distances [borders[s], borders[s + 1])
   std::vector<std::vector<Moved>> hops_;  // rows, by step and ring rank
 };
 

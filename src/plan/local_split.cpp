@@ -17,17 +17,17 @@ constexpr std::int64_t kKeyBytes = 2;
 constexpr std::int64_t kGradientBytes = 4;
 
 /// The longer of both ways of slice `slice` at a ring rank, in rows.
-std::int64_t moved_rows(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank, std::size_t slice) {
+std::int64_t moved_rows(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank, std::int32_t slice) {
   std::int64_t in = 0, out = 0;
-  for (std::int64_t d = layer.slices[slice - 1]; d < layer.slices[slice]; ++d) {
-    in += fetched_rows(plan, layer, ring_rank, behind(plan, ring_rank, d));
-    out += fetched_rows(plan, layer, (ring_rank + d) % plan.mesh.ring, ring_rank);
+  for (std::int64_t peer = 0; peer < plan.mesh.ring; ++peer) {
+    if (demand_of(plan, layer, ring_rank, peer).slice == slice) in += fetched_rows(plan, layer, ring_rank, peer);
+    if (demand_of(plan, layer, peer, ring_rank).slice == slice) out += fetched_rows(plan, layer, peer, ring_rank);
   }
   return std::max(in, out);
 }
 
 /// How long the slice's gradients of any rank travel.
-std::int64_t longest_return_ns(const Plan& plan, const LayerPlan& layer, std::size_t slice) {
+std::int64_t longest_return_ns(const Plan& plan, const LayerPlan& layer, std::int32_t slice) {
   std::int64_t rows = 0;
   for (std::int64_t r = 0; r < plan.mesh.ring; ++r) rows = std::max(rows, moved_rows(plan, layer, r, slice));
   const std::int64_t row = 2 * busiest_heads(plan.model, plan.mesh.ulysses).kv * plan.model.head_dim * kGradientBytes;
@@ -56,13 +56,12 @@ std::int64_t longest_unit_ns(const Plan& plan, const LayerPlan& layer) {
 }  // namespace
 
 bool splits_own_keys(const Plan& plan, const LayerPlan& layer) {
-  const std::size_t num_slices = layer.slices.size() - 1;
-  return num_slices > 0 &&
-         longest_return_ns(plan, layer, num_slices) > plan.hardware.step_ns + longest_unit_ns(plan, layer);
+  return layer.num_slices > 0 &&
+         longest_return_ns(plan, layer, layer.num_slices) > plan.hardware.step_ns + longest_unit_ns(plan, layer);
 }
 
 LocalSplit local_split(const Plan& plan, const LayerPlan& layer, std::int64_t ring_rank) {
-  const std::int64_t returned = moved_rows(plan, layer, ring_rank, layer.slices.size() - 1) * kGradientBytes;
+  const std::int64_t returned = moved_rows(plan, layer, ring_rank, layer.num_slices) * kGradientBytes;
   const std::int64_t fetched = plan.keep == Keep::fetched ? 0 : moved_rows(plan, layer, ring_rank, 1) * kKeyBytes;
   return {returned, std::max<std::int64_t>(returned + std::max(fetched, returned / 3), 1)};
 }

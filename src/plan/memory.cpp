@@ -17,13 +17,12 @@ constexpr std::int64_t kFp32 = 4;
 
 /// Rows of the largest exchange of any step and ring rank that others fetch from that rank.
 std::int64_t largest_delivery(const Plan& plan, const LayerPlan& layer) {
-  const std::int64_t ring = plan.mesh.ring;
+  const StepPeers peers(plan, layer);
   std::int64_t largest = 0;
-  for (std::size_t s = 1; s < layer.slices.size(); ++s)
-    for (std::int64_t r = 0; r < ring; ++r) {
+  for (std::int64_t r = 0; r < plan.mesh.ring; ++r)
+    for (std::int32_t s = 1; s <= layer.num_slices; ++s) {
       std::int64_t rows = 0;
-      for (std::int64_t d = layer.slices[s - 1]; d < layer.slices[s]; ++d)
-        rows += fetched_rows(plan, layer, (r + d) % ring, r);
+      for (const std::int64_t query : peers.targets(r, s)) rows += fetched_rows(plan, layer, query, r);
       largest = std::max(largest, rows);
     }
   return largest;
@@ -40,7 +39,7 @@ class LayerMemory {
         replicated_(replicates_key_heads(plan.model, plan.mesh.ulysses)),
         io_(model_.head_dim * size_of(dtype)),
         fp32_(model_.head_dim * kFp32),
-        num_slices_(static_cast<std::int64_t>(layer.slices.size()) - 1) {
+        num_slices_(layer.num_slices) {
     const HeadShare own = head_share(model_, plan.mesh.ulysses, ulysses_rank);
     heads_ = {own.q.count, own.kv.count};
     others_ = {-own.q.count, -own.kv.count};

@@ -96,12 +96,12 @@ void fields(Io& io, T& piece) {
 
 template <typename Io, Is<PairDemand> T>
 void fields(Io& io, T& demand) {
-  io(demand.full_tiles), io(demand.partial_tiles), io(demand.needed_rows), io(demand.needed_blocks);
+  io(demand.full_tiles), io(demand.partial_tiles), io(demand.needed_rows), io(demand.needed_blocks), io(demand.slice);
 }
 
 template <typename Io, Is<LayerPlan> T>
 void fields(Io& io, T& layer) {
-  fields(io, layer.kind), io(layer.strategy), io(layer.uses_tracks), io(layer.slices), io(layer.demand),
+  fields(io, layer.kind), io(layer.strategy), io(layer.uses_tracks), io(layer.demand), io(layer.num_slices),
       io(layer.slot_rows);
 }
 
@@ -155,8 +155,12 @@ void check_consistent(const Plan& plan) {
   }
   require(next == plan.layout.num_tokens(), "plan is altered: its pieces hold {} of {} tokens", next,
           plan.layout.num_tokens());
-  for (const LayerPlan& layer : plan.layers)
+  for (const LayerPlan& layer : plan.layers) {
     require(layer.demand.size() == ring * ring, "plan is altered: demand of {} rank pairs", layer.demand.size());
+    for (const PairDemand& demand : layer.demand)
+      require(demand.slice >= 0 && demand.slice <= layer.num_slices, "plan is altered: slice {} of {}", demand.slice,
+              layer.num_slices);
+  }
 }
 
 }  // namespace

@@ -6,15 +6,12 @@
 #include "plan/rank_plan_maker.hpp"
 
 namespace marble {
-/// Transfers of k, then v, of every ring distance of the slice. `of_owner`: this rank's rows that others fetch;
-/// otherwise the rows that it fetched, which lie in a slot, each distance and range from a block border on.
+/// Transfers of k, then v, to or from every peer of the slice. `of_owner`: this rank's rows that others fetch;
+/// otherwise the rows that it fetched, which lie in a slot, each peer and range from a block border on.
 void RankPlanMaker::add_fetch_side(std::int32_t slice, std::int32_t k, std::int32_t v, bool of_owner, bool add) {
-  const std::int32_t ring = plan_.mesh.ring;
   std::int64_t slot_row = 0;
-  for (std::int32_t d = layer_.slices[static_cast<std::size_t>(slice) - 1];
-       d < layer_.slices[static_cast<std::size_t>(slice)]; ++d) {
-    const FetchList& list = (of_owner ? deliveries_ : fetches_)[static_cast<std::size_t>(d)];
-    const std::int32_t other = of_owner ? (ring_rank_ + d) % ring : (ring_rank_ + ring - d) % ring;
+  for (const std::int32_t other : of_owner ? peers_.targets(ring_rank_, slice) : peers_.sources(ring_rank_, slice)) {
+    const FetchList& list = (of_owner ? deliveries_ : fetches_)[static_cast<std::size_t>(other)];
     std::int64_t end_row = slot_row;
     for (const std::int32_t buffer : {k, v}) {
       end_row = slot_row;

@@ -29,22 +29,20 @@ RankPlanMaker::RankPlanMaker(const Plan& plan, const LayerPlan& layer, std::int3
       threads_(threads),
       heads_(head_share(plan.model, plan.mesh.ulysses, ulysses_rank_)),
       replicates_(replicates_key_heads(plan.model, plan.mesh.ulysses)),
-      placed_(place_layer(plan, layer.kind.rule, threads)) {
+      placed_(place_layer(plan, layer.kind.rule, threads)),
+      peers_(plan, layer) {
   const std::int32_t ring = plan.mesh.ring;
   const bool whole_shards = layer.strategy != Strategy::alltoall;
   const auto here = static_cast<std::size_t>(ring_rank_);
   fetches_.resize(static_cast<std::size_t>(ring));
   deliveries_.resize(static_cast<std::size_t>(ring));
   parallel_for(2 * ring, threads, [&](std::int64_t task) {
-    const auto distance = static_cast<std::int32_t>(task / 2);
-    const auto behind = static_cast<std::size_t>((ring_rank_ + ring - distance) % ring);
-    const auto ahead = static_cast<std::size_t>((ring_rank_ + distance) % ring);
+    const auto other = static_cast<std::size_t>(task / 2);
     if (task % 2 == 0)
-      fetches_[static_cast<std::size_t>(distance)] =
-          make_fetch_list(placed_.rows[here], placed_.key_blocks[behind], plan.block, whole_shards || distance == 0);
-    else if (distance > 0)
-      deliveries_[static_cast<std::size_t>(distance)] =
-          make_fetch_list(placed_.rows[ahead], placed_.key_blocks[here], plan.block, whole_shards);
+      fetches_[other] =
+          make_fetch_list(placed_.rows[here], placed_.key_blocks[other], plan.block, whole_shards || other == here);
+    else if (other != here)
+      deliveries_[other] = make_fetch_list(placed_.rows[other], placed_.key_blocks[here], plan.block, whole_shards);
   });
   local_rule_.assign(placed_.order.spans.size(), -1);
   parts_.header.layer = static_cast<std::uint32_t>(layer_index);

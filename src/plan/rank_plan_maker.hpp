@@ -20,6 +20,7 @@
 #include "plan/heads.hpp"
 #include "plan/placed_layer.hpp"
 #include "plan/rank_plan_parts.hpp"
+#include "plan/slices.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -71,7 +72,7 @@ class RankPlanMaker {
   std::int32_t add_gather(const Pairs& q_like, const Pairs& kv_like);
   SectionRange add_finishes(const std::vector<Finish>& finishes);
 
-  [[nodiscard]] std::int32_t num_slices() const { return static_cast<std::int32_t>(layer_.slices.size()) - 1; }
+  [[nodiscard]] std::int32_t num_slices() const { return layer_.num_slices; }
   [[nodiscard]] std::int32_t peer(std::int32_t ring_rank) const {
     return ring_rank * plan_.mesh.ulysses + ulysses_rank_;
   }
@@ -84,8 +85,9 @@ class RankPlanMaker {
   HeadShare heads_;
   bool replicates_;
   PlacedLayer placed_;
-  std::vector<FetchList> fetches_;     // by ring distance: what this rank reads of rank (ring_rank - distance)
-  std::vector<FetchList> deliveries_;  // by ring distance: what rank (ring_rank + distance) reads of this rank
+  StepPeers peers_;
+  std::vector<FetchList> fetches_;     // by ring rank: what this rank reads of it
+  std::vector<FetchList> deliveries_;  // by ring rank: what it reads of this rank
   std::vector<std::int32_t> local_rule_;
   std::vector<std::vector<Item>> forward_items_;  // by work
   std::vector<Item> own_last_items_;              // of backward, in a work of their own

@@ -71,11 +71,8 @@ void RankPlanMaker::add_work(std::int32_t slice) {
   work.key_segments.begin = static_cast<std::int64_t>(parts_.segments.size());
   work.key_valid.begin = static_cast<std::int64_t>(parts_.key_valid.size());
   KeyMajorRuns runs;
-  const std::int32_t first = slice == 0 ? 0 : layer_.slices[static_cast<std::size_t>(slice) - 1];
-  const std::int32_t last = slice == 0 ? 1 : layer_.slices[static_cast<std::size_t>(slice)];
-  const std::int32_t ring = plan_.mesh.ring;
-  for (std::int32_t distance = first; distance < last; ++distance)
-    add_slot_blocks((ring_rank_ + ring - distance) % ring, fetches_[static_cast<std::size_t>(distance)], work, runs);
+  for (const std::int32_t key_rank : peers_.sources(ring_rank_, slice))
+    add_slot_blocks(key_rank, fetches_[static_cast<std::size_t>(key_rank)], work, runs);
   work.key_segments.end = static_cast<std::int64_t>(parts_.segments.size());
   work.key_valid.end = static_cast<std::int64_t>(parts_.key_valid.size());
 
