@@ -7,8 +7,9 @@
 
 Each case times MARBLE, torch's SDPA (cuDNN and flash) and FlashAttention-4 where it is installed (dense and causal
 cases), and compiled FlexAttention with a prebuilt block mask (packed cases), interleaved call by call; figures are
-medians of device events. Beside flash, MARBLE's kernels for any GPU from sm_80 on are timed too ("marble plain"). Backward is the whole layer's: for MARBLE delta, zeroed sums, kernels and dQ's cast; also once
-with deterministic sums. TFLOP/s count legal pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward.
+medians of device events. Beside flash, MARBLE's kernels for any GPU from sm_80 on are timed too ("marble plain").
+Backward is the whole layer's: for MARBLE delta, zeroed sums, kernels and dQ's cast; also once with deterministic
+sums. TFLOP/s count legal pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward.
 Outputs and gradients are compared with each other before anything is timed.
 """
 
@@ -130,8 +131,8 @@ class Marble:
 
 
 class Case:
-    """A layout's problem, and its tensors in the order in which the rank stores its rows. `plain`: with the kernels that
-    any GPU has, not the device's best."""
+    """A layout's problem, and its tensors in the order in which the rank stores its rows. `plain`: with the kernels
+    that any GPU has, not the device's best."""
 
     def __init__(self, marble, samples, window, heads, kv_heads, dim, inputs, plain=False):
         self.marble, self.tokens = marble, inputs[0].shape[2]
