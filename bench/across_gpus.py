@@ -13,6 +13,7 @@ repeats of the slowest rank's, by device events; TFLOP/s count legal pairs only,
 """
 
 import argparse
+import dataclasses
 import time
 
 import torch
@@ -28,6 +29,38 @@ CHECK_TOKENS = 262144  # longer packs are checked at this length
 LIMIT = 3.0  # peers sum bf16 partials; wrong masks and races are orders of magnitude off
 TENSORS = ("out", "dq", "dk", "dv")
 SCALING = [Case("causal 256k 32/4", "causal", 262144, 32, 4), Case("noise 256k", "bagel-mix", 262144, 28, 4)]
+
+
+@dataclasses.dataclass
+class Pack:
+    case: Case
+    tracks: list
+    pairs: int  # legal ones
+    tensors: tuple
+
+
+@dataclasses.dataclass
+class Trial:
+    mode: str
+    ms: float
+    ratios: dict  # errors over one GPU's, by tensor
+
+
+class Check:
+    """Exact attention of a pack, and the errors of MARBLE on one GPU."""
+
+    def __init__(self, alone, pack):
+        self.pack = pack
+        self.reference = Reference(pack.case, pack.tensors, pack.tracks)
+        layer = Marble(alone, pack.case)
+        layer.load(pack.tensors)
+        layer.layer()
+        self.one_gpu = self.reference.errors(layer.results(), layer.positions, lambda sums: sums)
+        layer.close()
+
+    def ratios(self, system):
+        errors = self.reference.errors(system.results(), system.positions, summed)
+        return {name: round(mine / one, 3) for name, mine, one in zip(TENSORS, errors, self.one_gpu)}
 
 
 class Bench:
@@ -65,121 +98,87 @@ class Bench:
         found += [(TorchFlex, mode) for mode in FLEX_MODES] if case.layout != "causal" else []
         return [(kind, mode) for kind, mode in found if not self.arguments.modes or mode in self.arguments.modes]
 
-    def make(self, kind, case, mode, tracks):
+    def pack(self, case):
+        layer = Marble(self.alone, case)
+        pack = Pack(case, layer.tracks(), layer.pairs, random_tensors(case))
+        layer.close()
+        return pack
+
+    def loaded(self, kind, mode, pack):
         if kind is Marble:
-            return Marble(self.group, case, mode)
-        return TorchFlex(self.mesh, case, mode, tracks) if kind is TorchFlex else TorchSdpa(self.mesh, case, mode)
-
-    def loaded(self, kind, case, mode, tracks, tensors):
-        system = self.make(kind, case, mode, tracks)
-        system.load(tensors)
+            system = Marble(self.group, pack.case, mode)
+        elif kind is TorchFlex:
+            system = TorchFlex(self.mesh, pack.case, mode, pack.tracks)
+        else:
+            system = TorchSdpa(self.mesh, pack.case, mode)
+        system.load(pack.tensors)
         return system
-
-    def tracks(self, case):
-        layer = Marble(self.alone, case)
-        found = layer.tracks(), layer.pairs
-        layer.close()
-        return found
-
-    def one_gpu_errors(self, case, tensors, reference):
-        """Of MARBLE on one GPU."""
-        layer = Marble(self.alone, case)
-        layer.load(tensors)
-        layer.layer()
-        errors = reference.errors(layer.results(), layer.positions, lambda sums: sums)
-        layer.close()
-        return errors
 
     def run_case(self, case):
         say(f"{case.name}: {case.heads}/{case.kv_heads} heads of {case.head_dim}")
-        small = case.smaller(CHECK_TOKENS)
-        tracks, _ = self.tracks(small)
-        tensors = random_tensors(small)
-        reference = Reference(small, tensors, tracks)
-        own = self.one_gpu_errors(small, tensors, reference)
-        say(f"  one GPU's errors: {dict(zip(TENSORS, (f'{error:.2e}' for error in own)))}")
-        ratios = {}
+        small = self.pack(case.smaller(CHECK_TOKENS))
+        check = Check(self.alone, small)
+        say(f"  one GPU's errors: {dict(zip(TENSORS, (f'{error:.2e}' for error in check.one_gpu)))}")
+        pack = small if small.case == case else self.pack(case)
+        best = {}
         for kind, mode in self.systems(case):
             with time_limit(self.arguments.limit):
-                right = self.check(case, small, kind, mode, tracks, tensors, reference, own)
-            if right is not None:
-                ratios[kind, mode] = right
-        del reference
-        full_tracks, pairs = self.tracks(case)
-        if small != case:
-            tracks, tensors = full_tracks, random_tensors(case)
-        best = {}
-        for (kind, mode), right in ratios.items():
-            with time_limit(self.arguments.limit):
-                ms = self.sweep(case, kind, mode, tracks, tensors, right)
-            if ms is not None and (kind not in best or ms < best[kind][0]):
-                best[kind] = (ms, mode)
+                trial = self.try_mode(kind, mode, check, pack)
+            torch.cuda.empty_cache()
+            if trial and (kind not in best or trial.ms < best[kind].ms):
+                best[kind] = trial
+        del check, small
         with time_limit(self.arguments.limit):
-            systems = [self.loaded(kind, case, mode, tracks, tensors) for kind, (_, mode) in best.items()]
-            self.compare(case, systems, pairs, ratios)
+            self.compare(pack, best)
 
-    def check(self, case, small, kind, mode, tracks, tensors, reference, own):
-        """Errors over one GPU's by tensor, if the mode is right; if not, that becomes a row."""
+    def try_mode(self, kind, mode, check, pack):
+        """Runs a mode for the first time; what is wrong or fails becomes a row, what is right is swept."""
         begun = time.monotonic()
-        system = None
-
-        def run():
-            nonlocal system
-            system = self.make(kind, small, mode, tracks)
-            system.load(tensors)
-            run_within(system, system.layer)
-            return system.results()
-
-        results, error = attempt(run)
+        system, error = attempt(lambda: ran_once(self.loaded(kind, mode, check.pack)))
         if agreed(error):
-            say(f"  {kind.name} {mode}: failed: {error}")
-            self.rows.add(
-                case=case.name, system=kind.name, mode=mode, tokens=small.tokens, status="failed", reason=error
-            )
-            return None
-        errors = reference.errors(results, system.positions, summed)
-        ratios = {name: round(mine / one, 3) for name, mine, one in zip(TENSORS, errors, own)}
-        right = all(ratio <= LIMIT for ratio in ratios.values())
-        took = f"{time.monotonic() - begun:.1f} s"
-        say(f"  {kind.name} {mode}: {'right' if right else 'WRONG'}, errors over one GPU's {ratios}; {took}")
-        if not right:
-            self.row(small, system, status="wrong", errors_over_one_gpu=ratios)
-        system.close()
-        return ratios if right else None
-
-    def sweep(self, case, kind, mode, tracks, tensors, ratios):
-        """Milliseconds of one right mode by itself; None when it fails."""
-        system, error = attempt(lambda: self.loaded(kind, case, mode, tracks, tensors))
-        ms = None
-        if not agreed(error):
-            ms, error = attempt(lambda: interleaved({"": lambda: run_within(system, system.layer)}, repeats=2)[""])
+            return self.failed(kind, mode, pack.case, error)
+        ratios = check.ratios(system)
+        if not all(ratio <= LIMIT for ratio in ratios.values()):  # NaN is wrong, too
+            say(f"  {kind.name} {mode}: WRONG, errors over one GPU's {ratios}")
+            self.row(check.pack.case, system, status="wrong", errors_over_one_gpu=ratios)
+            return system.close()
+        if pack is not check.pack:
+            system.close()
+            system, error = attempt(lambda: ran_once(self.loaded(kind, mode, pack)))
+            if agreed(error):
+                return self.failed(kind, mode, pack.case, error)
+        first = time.monotonic() - begun
+        ms, error = attempt(lambda: interleaved({"": lambda: run_within(system, system.layer)}, 2, warm_up=0)[""])
         if agreed(error):
-            say(f"  {kind.name} {mode}: failed: {error}")
-            self.rows.add(
-                case=case.name, system=kind.name, mode=mode, tokens=case.tokens, status="failed", reason=error
-            )
-            return None
+            return self.failed(kind, mode, pack.case, error)
         values = {"predicted_ms": round(system.predicted_ms, 3)} if kind is Marble else {}
-        self.row(case, system, status="swept", layer_ms=round(ms, 3), errors_over_one_gpu=ratios, **values)
-        say(f"  {kind.name} {mode}: {ms:.2f} ms; {system.detail}")
+        self.row(pack.case, system, status="swept", layer_ms=round(ms, 3), errors_over_one_gpu=ratios, **values)
+        say(f"  {kind.name} {mode}: {ms:.2f} ms; errors over one GPU's {ratios}; first {first:.1f} s; {system.detail}")
         system.close()
-        torch.cuda.empty_cache()
-        return ms
+        return Trial(mode, ms, ratios)
 
-    def compare(self, case, systems, pairs, all_ratios):
+    def failed(self, kind, mode, case, error):
+        say(f"  {kind.name} {mode}: failed: {error}")
+        self.rows.add(case=case.name, system=kind.name, mode=mode, tokens=case.tokens, status="failed", reason=error)
+
+    def compare(self, pack, best):
+        """The best modes by turns; `best` holds a trial of each system."""
+        case = pack.case
+        systems = [(self.loaded(kind, trial.mode, pack), trial.ratios) for kind, trial in best.items()]
         calls = {}
-        for system in systems:
+        for system, _ in systems:
             calls[system.name, "forward_ms"] = lambda s=system: run_within(s, s.forward)
             calls[system.name, "layer_ms"] = lambda s=system: run_within(s, s.layer)
         times = interleaved(calls, self.arguments.repeats)
         gpus = dist.get_world_size()
-        for system in systems:
+        for system, ratios in systems:
             forward, layer = times[system.name, "forward_ms"], times[system.name, "layer_ms"]
             entry = self.row(
-                case, system, status="timed", forward_ms=round(forward, 3), layer_ms=round(layer, 3), legal_pairs=pairs,
-                forward_tflops=round(case.flops(pairs, True) / forward / 1e9 / gpus, 1),
-                layer_tflops=round(case.flops(pairs) / layer / 1e9 / gpus, 1),
-                errors_over_one_gpu=all_ratios[type(system), system.mode],
+                case, system, status="timed", forward_ms=round(forward, 3), layer_ms=round(layer, 3),
+                legal_pairs=pack.pairs,
+                forward_tflops=round(case.flops(pack.pairs, True) / forward / 1e9 / gpus, 1),
+                layer_tflops=round(case.flops(pack.pairs) / layer / 1e9 / gpus, 1),
+                errors_over_one_gpu=ratios,
             )  # fmt: skip
             ratio = layer / times[Marble.name, "layer_ms"] if (Marble.name, "layer_ms") in times else float("nan")
             say(
@@ -204,7 +203,7 @@ class Bench:
             system.close()
 
     def soak(self, layers):
-        """Layers of changing layouts, each bound anew: time, and growth of the GPU's memory after the first tenth."""
+        """Layers of changing layouts, each bound anew: time, and what the GPU's memory holds meanwhile."""
         begun, used = time.monotonic(), []
         for i in range(layers):
             case = generator_case(GENERATORS[i % len(GENERATORS)], 8192 + 512 * (i % 17), seed=i)
@@ -213,14 +212,19 @@ class Bench:
             layer.layer()
             self.group.check()
             layer.close()
-            if i in (layers // 10, layers - 1):
+            if (i + 1) % (layers // 5) == 0:
                 torch.cuda.empty_cache()
                 free, total = torch.cuda.mem_get_info()
                 used.append(total - free)
-        seconds, growth = slowest([time.monotonic() - begun, used[-1] - used[0]])
+        seconds, *used = slowest([time.monotonic() - begun, *used])
         self.rows.add(case="soak", system=Marble.name, status="soak", layers=layers, seconds=round(seconds, 1),
-                      memory_growth_bytes=int(growth))  # fmt: skip
-        say(f"soak: {layers} layers in {seconds:.1f} s, memory grew by {growth / 2**20:.0f} MiB")
+                      memory_bytes=[int(bytes_) for bytes_ in used])  # fmt: skip
+        say(f"soak: {layers} layers in {seconds:.1f} s; MiB held: {[round(bytes_ / 2**20) for bytes_ in used]}")
+
+
+def ran_once(system):
+    run_within(system, system.layer)
+    return system
 
 
 def run_within(system, fn):

@@ -3,8 +3,16 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Layers over the GPUs of this machine, after a build with -DMARBLE_CUDA=ON -DMARBLE_BENCH=ON (make gpu-bench). GPUS=N
-# takes the first N. Rows go to bench/results/across_gpus_N.jsonl (and _parts, _errors); bench/gpu_table.py makes tables
-# from them. Where there is one GPU it does nothing.
+# takes the first N. Each section writes its rows to bench/results/across_gpus_N_SECTION.jsonl; bench/gpu_table.py makes
+# tables from them. Where there is one GPU it does nothing.
+#
+#   bench/across_gpus.sh [SECTION ...]    without any: cases alone parts, some six minutes on two H200
+#
+#   cases       the usual cases beside PyTorch's context parallelism
+#   generators  every generator beside it, over every mesh and by every placement
+#   alone       from one GPU to all, beside a busy link, over the transport that uses multiprocessors, and a soak
+#   parts       layers beside their own parts
+#   errors      against dense attention, on every generator
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,13 +22,15 @@ if [ "$gpus" -lt 2 ]; then
   exit 0
 fi
 build="${BUILD:-build/cuda}"
-results="bench/results/across_gpus_$gpus"
-rm -f "$results".jsonl
+rows=
+causal=$(mktemp --suffix .json)
+trap 'rm -f "$causal"' EXIT
+echo '{"marble_layout": 1, "samples": [[["causal", 65536]]]}' > "$causal"
+
 bench() {
   local ranks=$1 program=$2
   shift 2
-  torchrun --nproc-per-node "$ranks" "bench/$program" --lib "$build/bench/libmarble_gpu_bench.so" \
-    --out "$results.jsonl" "$@"
+  torchrun --nproc-per-node "$ranks" "bench/$program" --lib "$build/bench/libmarble_gpu_bench.so" --out "$rows" "$@"
 }
 # A case's name, then a command of the marble tool; one row.
 marble() {
@@ -28,27 +38,25 @@ marble() {
   shift
   torchrun --no-python --nproc-per-node "$gpus" "$build/tools/marble/marble" "$@" --backend cuda --transport nccl --json |
     python3 -c 'import json, sys; print(json.dumps({"case": sys.argv[1], "command": sys.argv[2]} | json.load(sys.stdin)))' \
-      "$case" "torchrun --no-python --nproc-per-node $gpus marble $*"
+      "$case" "torchrun --no-python --nproc-per-node $gpus marble $*" >> "$rows"
 }
 
-# Beside PyTorch's context parallelism: the usual cases, then every generator, meshes and placements.
-bench "$gpus" across_gpus.py
-bench "$gpus" across_gpus.py --generators 262144 --placements
-[ "$gpus" -lt 4 ] || bench "$gpus" across_gpus.py --generators 1048576 --placements
-
-# From one GPU to all, a busy link, the transport that uses multiprocessors, and a soak.
-for ranks in 2 4 8; do
-  [ "$ranks" -gt "$gpus" ] || bench "$ranks" across_gpus.py --only scaling
-done
-bench "$gpus" busy_link.py
-MARBLE_TRANSPORT_RUNG=sendrecv bench "$gpus" across_gpus.py --only "causal 64k" documents noise --modes auto
-bench "$gpus" across_gpus.py --only soak
-
-# Layers beside their own parts.
-causal=$(mktemp --suffix .json)
-trap 'rm -f "$causal"' EXIT
-echo '{"marble_layout": 1, "samples": [[["causal", 65536]]]}' > "$causal"
-{
+cases() {
+  bench "$gpus" across_gpus.py
+}
+generators() {
+  bench "$gpus" across_gpus.py --generators 262144 --placements
+  [ "$gpus" -lt 4 ] || bench "$gpus" across_gpus.py --generators 1048576 --placements
+}
+alone() {
+  for ranks in 2 4 8; do
+    [ "$ranks" -gt "$gpus" ] || bench "$ranks" across_gpus.py --only scaling
+  done
+  bench "$gpus" busy_link.py
+  MARBLE_TRANSPORT_RUNG=sendrecv bench "$gpus" across_gpus.py --only "causal 64k" documents noise --modes auto
+  bench "$gpus" across_gpus.py --only soak
+}
+parts() {
   for heads in 32/4 32/32; do
     marble "causal 64k" bench "$causal" --heads "$heads" --dim 128 --ring "$gpus"
     marble "causal 64k" bench "$causal" --heads "$heads" --dim 128 --ulysses "$gpus"
@@ -56,12 +64,19 @@ echo '{"marble_layout": 1, "samples": [[["causal", 65536]]]}' > "$causal"
   for layout in qwen3vl-docs gemma3-docs bagel-mix molmo2-sft; do
     marble "$layout 128k" bench "$layout" --tokens 131072 --ring "$gpus"
   done
-} > "$results"_parts.jsonl
+}
+errors() {
+  local ulysses=$((gpus < 4 ? 1 : 2))
+  for layout in qwen3vl-docs qwen3vl-video qwen38-docs qwen38-video molmo2-video molmo2-images molmo2-sft gemma3-docs \
+    gemma3-frames bagel-mix bagel-longvideo bagel-edit; do
+    marble "$layout 32k" verify "$layout" --tokens 32768 --ring $((gpus / ulysses)) --ulysses "$ulysses"
+  done
+}
 
-# Errors against dense attention, over ring x Ulysses where there are four GPUs.
-ulysses=$((gpus < 4 ? 1 : 2))
-for layout in qwen3vl-docs qwen3vl-video qwen38-docs qwen38-video molmo2-video molmo2-images molmo2-sft gemma3-docs \
-  gemma3-frames bagel-mix bagel-longvideo bagel-edit; do
-  marble "$layout 32k" verify "$layout" --tokens 32768 --ring $((gpus / ulysses)) --ulysses "$ulysses"
-done > "$results"_errors.jsonl
+[ $# -gt 0 ] || set -- cases alone parts
+for section in "$@"; do
+  rows="bench/results/across_gpus_${gpus}_$section.jsonl"
+  rm -f "$rows"
+  "$section"
+done
 python3 bench/gpu_table.py

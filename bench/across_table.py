@@ -15,9 +15,7 @@ def read(path):
 
 
 def numbers_of_gpus():
-    return sorted(
-        int(path.stem.split("_")[2]) for path in RESULTS.glob("across_gpus_*.jsonl") if path.stem[-1].isdigit()
-    )
+    return sorted({int(path.stem.split("_")[2]) for path in RESULTS.glob("across_gpus_*.jsonl")})
 
 
 def table(head, rows, if_none="Not measured yet."):
@@ -27,13 +25,12 @@ def table(head, rows, if_none="Not measured yet."):
 
 
 class Figures:
-    """Rows of one number of GPUs; of rows that say the same, the last."""
+    """Rows of one section of bench/across_gpus.sh; of rows that say the same, the last."""
 
-    def __init__(self, gpus):
-        self.rows = read(RESULTS / f"across_gpus_{gpus}.jsonl")
-        rows = [r for r in self.rows if r["rung"] == "automatic"]
-        self.timed = {(r["case"], r["system"]): r for r in rows if r["status"] == "timed"}
-        self.swept = {(r["case"], r["system"], r["mode"]): r for r in rows if r["status"] == "swept"}
+    def __init__(self, gpus, section):
+        self.rows = read(RESULTS / f"across_gpus_{gpus}_{section}.jsonl")
+        self.timed = {(r["case"], r["system"]): r for r in self.of("timed")}
+        self.swept = {(r["case"], r["system"], r["mode"]): r for r in self.of("swept")}
 
     def of(self, status):
         return [row for row in self.rows if row["status"] == status]
@@ -60,14 +57,12 @@ def label(row):
     return row["case"] + ("" if heads in row["case"] else f", {heads} heads{dim}")
 
 
-def speed_table(figures, of_generators):
-    """Of the usual cases, or of bench/across_gpus.py --generators."""
-    rows = [
-        [label(own), f"{ms(own)}, {own['layer_tflops']:.0f}", f"{peer['mode']}: {ms(peer)}" if peer else NONE,
-         ratio(own, peer), ratio(own, peer, "forward_ms"), own["commit"]]
-        for own, peer in figures.pairs()
-        if ("--generators" in own["command"]) == of_generators
-    ]  # fmt: skip
+def speed_table(figures):
+    rows = []
+    for own, peer in figures.pairs():
+        best = f"{peer['mode']}: {ms(peer)}" if peer else NONE
+        ratios = [ratio(own, peer), ratio(own, peer, "forward_ms")]
+        rows.append([label(own), f"{ms(own)}, {own['layer_tflops']:.0f}", best, *ratios, own["commit"]])
     return table(["case", "MARBLE, TFLOP/s of a GPU", "PyTorch at its best", "layer", "forward", "commit"], rows)
 
 
@@ -86,28 +81,35 @@ def choice_table(figures):
     return table(["case", "the planner's choice", "predicted", "measured best", "over it"], rows)
 
 
-def refused_table(figures):
+def refused_table(*sections):
     rows = []
-    for row in figures.of("failed") + figures.of("wrong"):
-        why = row.get("reason") or f"errors over one GPU's {row['errors_over_one_gpu']}"
-        rows.append([row["case"], row["system"], row["mode"], why])
+    for figures in sections:
+        for row in figures.of("failed") + figures.of("wrong"):
+            why = row.get("reason") or f"errors over one GPU's {row['errors_over_one_gpu']}"
+            rows.append([row["case"], row["system"], row["mode"], why])
     return table(["case", "system", "mode", "why"], rows, if_none="None.")
 
 
-def other_table(figures):
-    """What is measured of MARBLE alone."""
-    rows = [[r["case"], f"one GPU {ms(r, 'one_gpu_ms')}, {r['gpus']} GPUs {ms(r)}", f"{r['speedup']:.2f}"]
-            for r in figures.of("scaling")]  # fmt: skip
-    rows += [[f"{r['work']} beside a busy link", f"{ms(r, 'busy_ms')}, alone {ms(r, 'alone_ms')}; link busy for "
-              f"{ms(r, 'link_ms')}", f"{r['speed']:.3f}"] for r in figures.of("busy link")]  # fmt: skip
-    rows += [[f"soak of {r['layers']:,} layers of changing layouts", f"{r['seconds']} s",
-              f"{r['memory_growth_bytes'] / 2**20:+.0f} MiB"] for r in figures.of("soak")]  # fmt: skip
+def alone_table(figures, cases):
+    """What is measured of MARBLE alone; `cases` hold the layers over copy engines."""
+    rows = []
+    for r in figures.of("scaling"):
+        times = f"one GPU {ms(r, 'one_gpu_ms')}, {r['gpus']} GPUs {ms(r)}"
+        rows.append([f"{r['case']}, over one GPU", times, f"{r['speedup']:.2f}"])
+    for r in figures.of("busy link"):
+        times = f"{ms(r, 'busy_ms')}, alone {ms(r, 'alone_ms')}"
+        rows.append([f"speed of {r['work']} beside a busy link, over its speed alone", times, f"{r['speed']:.3f}"])
     for r in figures.of("timed"):
-        zero_sm = figures.timed.get((r["case"], MARBLE))
-        if r["rung"] != "automatic" and r["system"] == MARBLE and zero_sm:
-            times = f"{ms(r)}, by copy engines {ms(zero_sm)}"
-            rows.append([f"{r['case']} by {r['rung']}", times, f"{r['layer_ms'] / zero_sm['layer_ms']:.2f}"])
-    return table(["what", "times", "ratio"], rows)
+        copied = cases.timed.get((r["case"], MARBLE))
+        if copied:
+            times = f"{ms(r)}, by copy engines {ms(copied)}"
+            rows.append([f"{r['case']} by {r['rung']}", times, f"{r['layer_ms'] / copied['layer_ms']:.2f}"])
+    for r in figures.of("soak"):
+        held = ", ".join(f"{bytes_ / 2**20:,.0f}" for bytes_ in r["memory_bytes"])
+        rows.append(
+            [f"{r['layers']:,} layers of changing layouts, MiB held after each fifth", held, f"{r['seconds']} s"]
+        )
+    return table(["what", "measured", "ratio, or time"], rows)
 
 
 def parts_table(gpus):
@@ -127,14 +129,15 @@ def blocks():
     """By file, by name of the block in it."""
     docs, readme = {}, {}
     for gpus in numbers_of_gpus():
-        figures = Figures(gpus)
+        cases, generators, alone = (Figures(gpus, section) for section in ("cases", "generators", "alone"))
         docs |= {
-            f"{gpus} GPUs, speed": speed_table(figures, of_generators=False),
-            f"{gpus} GPUs, generators": speed_table(figures, of_generators=True),
-            f"{gpus} GPUs, choice": choice_table(figures),
-            f"{gpus} GPUs, not timed": refused_table(figures),
-            f"{gpus} GPUs, alone": other_table(figures),
+            f"{gpus} GPUs, speed": speed_table(cases),
+            f"{gpus} GPUs, generators": speed_table(generators),
+            f"{gpus} GPUs, not timed": refused_table(cases, generators),
+            f"{gpus} GPUs, choice": choice_table(cases),
+            f"{gpus} GPUs, generators' choice": choice_table(generators),
+            f"{gpus} GPUs, alone": alone_table(alone, cases),
             f"{gpus} GPUs, parts": parts_table(gpus),
         }
-        readme[f"{gpus} GPUs"] = speed_table(figures, of_generators=False)
+        readme[f"{gpus} GPUs"] = speed_table(cases)
     return {"README.md": readme, "docs/across-gpus.md": docs}

@@ -20,10 +20,11 @@ from torch.autograd import DeviceType
 
 from cp_case import Case, random_tensors
 from cp_marble import Group, Library, Marble
-from cp_timing import Rows, begin_job, end_job, interleaved, say, slowest, time_limit
+from cp_timing import Rows, begin_job, end_job, say, slowest, time_call, time_limit
 
 BYTES = 512 << 20  # of an exchange, each way
 GUESS_MS = BYTES / 389e6  # of one at the copy engine's speed, from which the number of exchanges follows
+AHEAD = 8  # exchanges that are asked for before the work is
 BUSY = 0.5  # an exchange slower than this part of the speed alone would be a pause of the link
 
 
@@ -33,7 +34,7 @@ def least(values):
 
 
 class Link:
-    """Exchanges one after the other on a stream of their own."""
+    """Exchanges one after the other on a stream of their own, two in flight."""
 
     def __init__(self, library):
         self.stream = torch.cuda.Stream()
@@ -46,14 +47,14 @@ class Link:
         """Forgets earlier exchanges; all ranks go on together."""
         torch.cuda.synchronize()
         dist.barrier()
-        self.in_flight = self.group.begin(self.send, self.landing)
-        self.arrivals = []
+        self.in_flight, self.arrivals = None, []
 
     def exchange(self, count):
         """Begins `count` more, each before the one before it is waited for."""
         for _ in range(count):
             following = self.group.begin(self.send, self.landing)
-            self.arrive()
+            if self.in_flight is not None:
+                self.arrive()
             self.in_flight = following
 
     def arrive(self):
@@ -84,7 +85,8 @@ def beside(link, work, exchanges):
     """Milliseconds of the work and of the link from the work's start on; GB/s of the exchanges that came meanwhile."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     link.start()
-    link.exchange(4)
+    link.exchange(AHEAD)
+    torch.cuda.current_stream().wait_event(link.arrivals[0])
     start.record()
     work()
     end.record()
@@ -93,8 +95,8 @@ def beside(link, work, exchanges):
     work_ms = start.elapsed_time(end)
     times = [start.elapsed_time(event) for event in link.arrivals]
     # From the last that came before the work to the first that came after it: no pause of the link is left out.
-    before = [time for time in times if time < 0][-1:]
-    meanwhile = [time for time in times if 0 <= time < work_ms]
+    before = [time for time in times if time <= 0][-1:]
+    meanwhile = [time for time in times if 0 < time < work_ms]
     after = [time for time in times if time >= work_ms][:1]
     return work_ms, times[-1], *(speeds(before + meanwhile + after) if before and after else (0.0, 0.0))
 
@@ -106,10 +108,11 @@ def measure(link, layer, rows):
     link.alone()  # warms up
     alone_gb_s, _ = least(link.alone())
     for name, work in works.items():
-        alone_ms = interleaved({"alone": work}, 5)["alone"]
-        samples = [beside(link, work, int(1.5 * alone_ms / GUESS_MS) + 4) for _ in range(5)]
+        exchanges = int(1.5 * time_call(work) / GUESS_MS) + AHEAD
+        # By turns, so that both find the GPU as warm.
+        alone, samples = zip(*[(time_call(work), beside(link, work, exchanges)) for _ in range(6)])
         work_times, link_times, link_speeds, slowest_speeds = zip(*samples)
-        busy_ms, link_ms = statistics.median(slowest(work_times)), statistics.median(slowest(link_times))
+        alone_ms, busy_ms, link_ms = (statistics.median(slowest(x)) for x in (alone, work_times, link_times))
         gb_s, slowest_gb_s = statistics.median(least(link_speeds)), min(least(slowest_speeds))
         # A link that fell silent before the work was done would prove nothing.
         status = "busy link" if slowest_gb_s > BUSY * alone_gb_s else "link fell silent"
@@ -140,16 +143,18 @@ def profile(link, rows):
     exchanges = 9
 
     def work():
-        link.start()
-        link.exchange(exchanges - 1)
+        link.exchange(exchanges)
         a @ a
         link.finish()
 
-    own, _ = ran_on_gpu(lambda: a @ a)
+    link.start()
     kernels, copies = ran_on_gpu(work)
+    own, _ = ran_on_gpu(lambda: a @ a)
     transport_kernels = {name: count for name, count in kernels.items() if name not in own}
-    rows.add(status="profile", exchanges=exchanges, matmul_kernels=own, transport_kernels=transport_kernels,
-             copies=copies, transport=link.group.describe())  # fmt: skip
+    if not own.keys() <= kernels.keys():
+        raise RuntimeError(f"the profile lacks the matmul's kernels {own}")
+    rows.add(status="profile", exchanges=exchanges, exchange_bytes=BYTES, matmul_kernels=own,
+             transport_kernels=transport_kernels, copies=copies, transport=link.group.describe())  # fmt: skip
     say(f"{exchanges} exchanges of {BYTES >> 20} MiB: transport's kernels {transport_kernels or 'none'}, beside the "
         f"matmul's {own}; copies {copies}")  # fmt: skip
 
