@@ -25,7 +25,7 @@ def test_images_may_straddle_ranks(pool, kind):
 
 
 def test_the_gemma3_example_is_dense(pool):
-    pool.run(3, "gemma3_example_is_dense")
+    pool.run(2, "gemma3_example_is_dense")
 
 
 def test_what_it_cannot_compute_is_refused():
