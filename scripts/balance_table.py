@@ -27,7 +27,7 @@ How evenly each placement spreads a layer's work over R ring ranks, and how many
 A cell is `a / b, c`: **a** busiest rank over mean; **b** the same step by step (the sum of each step's busiest rank over
 the sum of step means: a layer takes between a and b, since ranks wait for those they fetch from alone); both in tile cost; **c** remote keys that a
 rank receives, in shards (a ring moves R - 1). Steps are those of the strategy named in the head; an all-to-all has one
-step for its own keys and fetches of at most one shard each. *Avoided*: the share of the ring's remote keys that the
+step for its own keys and fetches of at most one shard each (cut by distance or rank by rank). *Avoided*: the share of the ring's remote keys that the
 all-to-all does not move, over contiguous and over dealt shards (the paper: 55-100 % over contiguous ones).
 
 Two cells are short of what `dealt` should reach: molmo2-video at 1M tokens over 32 ranks (at most 0.7 shards; its videos are

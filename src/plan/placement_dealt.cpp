@@ -73,7 +73,8 @@ class Search {
       : input_(input),
         samples_(measure_samples(input)),
         profile_(input),
-        small_(input.order.num_tokens < kSmallShard * input.block * input.ring) {}
+        small_(input.order.num_tokens < kSmallShard * input.block * input.ring),
+        deals_left_(std::max(kFewestDeals, kDealsOfARank / input.ring)) {}
 
   [[nodiscard]] std::vector<OwnedRange> run() {
     constexpr double kShares[] = {1.0, 0.5, 0.25, 0.125, 0.0625, 0.03125};
@@ -87,11 +88,12 @@ class Search {
 
  private:
   /// Adds parts to the busiest rank's heaviest sample while that helps. True when a deal is good enough to look no
-  /// further: level within 2 %, and a hundredth of a ring's keys.
+  /// further: level within 2 %, and a hundredth of a ring's keys; or when no deals are left.
   bool try_share(std::vector<std::int32_t> parts) {
     constexpr double kFewKeys = 0.01;
     constexpr int kPatience = 4;
     for (int idle = 0; idle < kPatience; ++idle) {
+      if (deals_left_-- == 0) return true;
       const SampleDealer dealer(input_, samples_, profile_, parts);
       double of_deal = penalty(dealer.imbalance(), dealer.sent());
       if (of_deal < penalty_ && small_) of_deal = measured_penalty(input_, dealer.ranges());
@@ -108,6 +110,9 @@ class Search {
     return false;
   }
 
+  /// Rings of up to 128 ranks do not come to the end of these; a deal among a thousand takes tenths of a second.
+  static constexpr int kDealsOfARank = 8192, kFewestDeals = 6;
+
   /// In blocks: below this, where samples lie within blocks moves a rank's tiles by more than the deal does, and deals
   /// are measured instead of estimated.
   static constexpr std::int64_t kSmallShard = 1024;
@@ -116,6 +121,7 @@ class Search {
   std::vector<DealtSample> samples_;
   WorkProfile profile_;
   bool small_;
+  int deals_left_;
   std::vector<OwnedRange> best_;
   double penalty_ = std::numeric_limits<double>::infinity();
 };

@@ -124,7 +124,7 @@ std::vector<std::size_t> SampleDealer::partners(std::size_t rank) const {
     const double t = static_cast<double>(tokens_[rank] - tokens_[other]) / mean_tokens_;
     distant.emplace_back(-(w * w + t * t), other);
   }
-  const std::size_t count = std::min(kPartners, distant.size());
+  const std::size_t count = std::min(num_partners(), distant.size());
   std::partial_sort(distant.begin(), distant.begin() + static_cast<std::ptrdiff_t>(count), distant.end());
   std::vector<std::size_t> partners;
   for (std::size_t i = 0; i < count; ++i) partners.push_back(distant[i].second);
@@ -138,7 +138,7 @@ std::vector<std::size_t> SampleDealer::swappable(std::size_t rank, std::size_t o
   std::vector<std::size_t> free;
   for (std::size_t i = 0; i < held_[rank].size(); ++i)
     if (held_[rank][i].parts == 1 || !holds(other, held_[rank][i].sample)) free.push_back(i);
-  const std::size_t tries = std::min(kTries, free.size());
+  const std::size_t tries = std::min(num_tries(), free.size());
   for (std::size_t i = 0; i < tries; ++i) free[i] = free[i * free.size() / tries];
   free.resize(tries);
   return free;

@@ -14,6 +14,7 @@
 #include "plan/placement.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -136,8 +137,13 @@ class SampleDealer {
   [[nodiscard]] std::vector<std::size_t> partners(std::size_t rank) const;
   [[nodiscard]] std::vector<std::size_t> swappable(std::size_t rank, std::size_t other) const;
 
-  /// Other ranks that a rank may swap with in one turn, and items of each side: at most 2^17 swaps are tried.
-  static constexpr std::size_t kPartners = 32, kTries = 64;
+  /// Other ranks that a rank may swap with in one turn, and items of each side. A turn tries at most 2^17 swaps, and in
+  /// a ring of more than 32 ranks, which takes more turns, so many fewer.
+  [[nodiscard]] std::size_t num_partners() const { return std::clamp<std::size_t>(1024 / work_.size(), 8, 32); }
+  [[nodiscard]] std::size_t num_tries() const {
+    const std::size_t swaps = std::min<std::size_t>(1 << 17, (1 << 22) / work_.size());
+    return static_cast<std::size_t>(std::sqrt(static_cast<double>(swaps / num_partners())));
+  }
 
   const PlacementInput& input_;
   const std::vector<DealtSample>& samples_;
