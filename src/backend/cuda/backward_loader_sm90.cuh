@@ -161,12 +161,8 @@ class DqMessages {
   }
 
   __device__ __forceinline__ const DqMessage& message() const { return message_; }
-
-  __device__ __forceinline__ void wait(const std::int32_t* turns) const {
-    if (message_.waits_for == DqMessage::kNone) return;
-    wait_turn(&turns[message_.block], message_.waits_for);
-    fence_global_for_copy_engine();
-  }
+  __device__ __forceinline__ bool waits() const { return message_.waits_for != DqMessage::kNone; }
+  __device__ __forceinline__ bool leaves() const { return message_.leaves != DqMessage::kNone; }
 
  private:
   BackwardShared<T, kDim>& shared_;
@@ -174,27 +170,30 @@ class DqMessages {
   std::uint32_t count_ = 0;
 };
 
-/// One thread adds the consumers' parts of dQ to the accumulator, theirs in turn. It waits for a planned turn before
-/// the parts are there.
+/// One thread adds the consumers' parts of dQ to the accumulator, theirs in turn. It asks for a planned turn before the
+/// parts are there, and looks at the answer when they are.
 template <typename T, int kDim>
 __device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
   using Traits = BackwardTraits<kDim>;
   DqMessages messages(shared);
   for (std::uint32_t parity = 0; messages.next(); parity ^= 1) {
     const DqMessage& message = messages.message();
-    messages.wait(params.order.query_turns);
+    std::int32_t* const turn = params.order.query_turns + message.block;
+    std::int32_t now = DqMessage::kNone;
+    if (messages.waits()) now = read_copy_turn(turn);
 #pragma unroll 1
     for (int group = 0; group < kBackwardGroups; ++group) {
       barrier_wait(&shared.dq_full[group], parity);
+      while (now != message.waits_for) now = read_copy_turn(turn);
       bulk_reduce_add(params.dq + (std::int64_t{message.tile} * kBackwardGroups + group) * Traits::kDqPart,
                       shared.dq[group], Traits::kDqPart * static_cast<int>(sizeof(float)));
       bulk_commit();
       bulk_wait_read();
       barrier_arrive(&shared.dq_empty[group]);
     }
-    if (message.leaves != DqMessage::kNone) {
+    if (messages.leaves()) {
       bulk_wait();
-      pass_turn(&params.order.query_turns[message.block], message.leaves);
+      pass_copy_turn(turn, message.leaves);
     }
   }
 }
@@ -205,11 +204,12 @@ template <typename T, int kDim>
 __device__ __forceinline__ void keep_dq_turns(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
   DqMessages messages(shared);
   for (PairRing tiles; messages.next(); tiles.advance()) {
-    messages.wait(params.order.query_turns);
+    const DqMessage& message = messages.message();
+    std::int32_t* const turn = params.order.query_turns + message.block;
+    if (messages.waits()) wait_turn(turn, message.waits_for);
     barrier_arrive(&shared.dq_full[tiles.stage()]);
     barrier_wait(&shared.dq_empty[tiles.stage()], tiles.parity());
-    const DqMessage& message = messages.message();
-    if (message.leaves != DqMessage::kNone) pass_turn(&params.order.query_turns[message.block], message.leaves);
+    if (messages.leaves()) pass_turn(turn, message.leaves);
   }
 }
 

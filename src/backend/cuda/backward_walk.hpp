@@ -16,7 +16,8 @@ struct BackwardUnit {
   int split;
 };
 
-/// Units come item by item, for `heads_together` key heads at a time.
+/// Units come item by item, for `heads_together` key heads at a time. Without a planned order the last head takes the
+/// longest items first, for all CTAs to end together.
 MARBLE_HOST_DEVICE inline BackwardUnit backward_unit_at(const BackwardParams& params, int key_tiles, int index) {
   const int units_per_head = params.num_items * key_tiles * params.num_splits;
   const int first_head = index / (params.heads_together * units_per_head) * params.heads_together;
@@ -26,7 +27,9 @@ MARBLE_HOST_DEVICE inline BackwardUnit backward_unit_at(const BackwardParams& pa
   const int split = index % params.num_splits;
   const int tile = index / params.num_splits;
   const int turn = tile / key_tiles;
-  return {first_head + turn % heads, turn / heads, tile % key_tiles, split};
+  BackwardUnit unit = {first_head + turn % heads, turn / heads, tile % key_tiles, split};
+  if (params.by_length != nullptr && unit.key_head == params.num_kv_heads - 1) unit.item = params.by_length[unit.item];
+  return unit;
 }
 
 /// Keeps values in memory, not in registers, across this point.

@@ -46,6 +46,13 @@ std::int64_t splits_for_tail(std::int64_t longest_unit, std::int64_t num_units, 
   return std::lround(std::sqrt(squared));
 }
 
+/// No more than end together, where splits add their dK and dV in turn.
+std::int64_t even_splits(std::int64_t splits, std::int64_t group) {
+  if (splits > group) return splits / group * group;
+  while (group % splits != 0) --splits;
+  return splits;
+}
+
 /// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far,
 /// when few long units would leave a tail, and two where units wait for each other, to shorten their queues. A function
 /// of plan, options and machine alone.
@@ -59,7 +66,8 @@ int backward_splits(const RankPlanHeader& header, const BoundWork& work, std::in
   const std::int64_t wanted =
       std::max({(longest + share - 1) / share, deterministic ? std::min<std::int64_t>(group, 2) : 1,
                 splits_for_tail(longest / key_tiles, num_key_units, num_multiprocessors)});
-  return static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits));
+  const auto splits = std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
+  return static_cast<int>(deterministic ? even_splits(splits, group) : splits);
 }
 
 /// Key heads whose units alternate where sums have a planned order. Units of one head queue for the same sums, so
@@ -142,6 +150,8 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   if (options.deterministic) {
     params.order = plan_order(bound, index, layout, accumulator, target.stream);
     params.heads_together = heads_together(header, key_units_per_head * params.num_splits, target.num_multiprocessors);
+  } else {
+    params.by_length = work.by_length;
   }
 
   prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,

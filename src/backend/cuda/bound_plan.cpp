@@ -9,6 +9,7 @@
 #include "marble/error.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -57,6 +58,15 @@ int longest_item(const RankPlan& plan, const SectionRange& range) {
   int longest = 0;
   for (const Item& item : slice(plan.items(), range)) longest = std::max(longest, item.tiles);
   return longest;
+}
+
+/// Positions of items, longest first.
+std::vector<std::int32_t> by_length(std::span<const Item> items) {
+  std::vector<std::int32_t> positions(items.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  std::ranges::stable_sort(positions, std::greater{},
+                           [&](std::int32_t i) { return items[static_cast<std::size_t>(i)].tiles; });
+  return positions;
 }
 
 /// The lists that kernels walk: backward items in the order of their units. A key block with pads is partial to them,
@@ -172,7 +182,10 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uplo
     bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
     bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
     bound.longest_backward = longest_item(plan_, work.backward_items);
-    bound.path = order_of(plan_, work).path;
+    const BackwardOrder order = order_of(plan_, work);
+    bound.path = order.path;
+    bound.by_length = expansions_.emplace_back(uploads_.upload(std::span<const std::int32_t>(by_length(order.items))))
+                          .as<std::int32_t>();
     bound.num_splits = forward_splits(plan_, work, num_multiprocessors);
   }
   expand();

@@ -29,9 +29,10 @@ struct BoundWork {
   std::int32_t num_gaps = 0;
   std::int64_t forward_tiles = 0;
   std::int64_t backward_tiles = 0;
-  std::int64_t longest_backward = 0;  // tiles of an item
-  int num_splits = 1;                 // CTAs that share one forward item's keys
-  QueryPath path;                     // of backward units
+  std::int64_t longest_backward = 0;        // tiles of an item
+  int num_splits = 1;                       // CTAs that share one forward item's keys
+  QueryPath path;                           // of backward units
+  const std::int32_t* by_length = nullptr;  // on the device: positions of backward items, longest first
 };
 
 /// planned_order.hpp's ranks of one work, on the device.
