@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from cp_case import CASES, GENERATORS, Case, Reference, generator_case, random_tensors
 from cp_marble import PLACEMENTS, Group, Library, Marble, mesh_modes
-from cp_peers import FLEX_MODES, SDPA_MODES, TorchFlex, TorchSdpa
+from cp_peers import FLEX_MODES, TorchFlex, TorchSdpa, sdpa_modes
 from cp_timing import BEGUN, Rows, agreed, attempt, begin_job, end_job, interleaved, say, slowest, summed, time_limit
 
 CHECK_TOKENS = 262144  # longer packs are checked at this length
@@ -94,7 +94,7 @@ class Bench:
     def systems(self, case):
         """(class, mode) of all that can run the case."""
         found = [] if self.group is None else [(Marble, mode) for mode in self.marble_modes(case)]
-        found += [(TorchSdpa, mode) for mode in SDPA_MODES] if case.layout == "causal" else []
+        found += [(TorchSdpa, mode) for mode in sdpa_modes(case.tokens)] if case.layout == "causal" else []
         found += [(TorchFlex, mode) for mode in FLEX_MODES] if case.layout != "causal" else []
         return [(kind, mode) for kind, mode in found if not self.arguments.modes or mode in self.arguments.modes]
 
