@@ -34,16 +34,6 @@ constexpr std::int64_t kMillion = std::int64_t{1} << 20;
 constexpr Mesh kMesh{.ring = 8, .ulysses = 4};
 constexpr int kThreads = 2;
 
-Model model_of(const GeneratorInfo& info) {
-  Model model{.heads = info.heads,
-              .kv_heads = info.kv_heads,
-              .head_dim = info.head_dim,
-              .layers = {},
-              .order_dependent = info.order_dependent};
-  for (const GeneratorLayer& layer : info.layers) model.layers.push_back({{.window = layer.window}, layer.count});
-  return model;
-}
-
 /// A pack, its model, and options that name the chosen placement and strategies.
 struct Case {
   Layout layout;

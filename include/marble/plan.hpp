@@ -6,6 +6,7 @@
 // rank. No collective, no device, no global state, integer arithmetic. A Plan is global and small (O(spans + pieces));
 // one rank's executable work and transfer lists are a RankPlan (rank_plan.hpp), made from it.
 
+#include "marble/generators.hpp"
 #include "marble/hardware.hpp"
 #include "marble/layout.hpp"
 #include "marble/mask.hpp"
@@ -37,6 +38,9 @@ struct Model {
 
   friend bool operator==(const Model&, const Model&) = default;
 };
+
+/// The model whose packs a generator makes.
+[[nodiscard]] Model model_of(const GeneratorInfo& generator);
 
 /// ring x ulysses ranks; rank = ring_rank * ulysses + ulysses_rank, so a Ulysses group is consecutive ranks.
 struct Mesh {

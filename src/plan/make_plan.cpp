@@ -90,6 +90,16 @@ void place_tokens(Plan& plan, const PlanOptions& options) {
 
 }  // namespace
 
+Model model_of(const GeneratorInfo& generator) {
+  Model model{.heads = generator.heads,
+              .kv_heads = generator.kv_heads,
+              .head_dim = generator.head_dim,
+              .layers = {},
+              .order_dependent = generator.order_dependent};
+  for (const GeneratorLayer& layer : generator.layers) model.layers.push_back({{.window = layer.window}, layer.count});
+  return model;
+}
+
 void check_inputs(const Layout& layout, const Model& model, const Mesh& mesh, const PlanOptions& options) {
   validate(layout);
   check(model);

@@ -17,16 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Model model_of(const GeneratorInfo& info) {
-  Model model{.heads = info.heads,
-              .kv_heads = info.kv_heads,
-              .head_dim = info.head_dim,
-              .layers = {},
-              .order_dependent = info.order_dependent};
-  for (const GeneratorLayer& layer : info.layers) model.layers.push_back({{.window = layer.window}, layer.count});
-  return model;
-}
-
 TEST(ChoiceTest, RanksByTimeOnePlacementForTheModelAndAStrategyForEachKind) {
   const Layout layout = generate("gemma3-docs", 262144, 0);
   const Model model = model_of(generator("gemma3-docs"));

@@ -11,16 +11,6 @@
 namespace marble {
 namespace {
 
-Model model_of(const GeneratorInfo& info) {
-  Model model{.heads = info.heads,
-              .kv_heads = info.kv_heads,
-              .head_dim = info.head_dim,
-              .layers = {},
-              .order_dependent = info.order_dependent};
-  for (const GeneratorLayer& layer : info.layers) model.layers.push_back({{.window = layer.window}, layer.count});
-  return model;
-}
-
 struct Row {
   const char* generator;
   bool same_strategy;  // of every layer kind

@@ -86,22 +86,6 @@ std::int32_t count_layers(const Model& model) {
                          [](std::int32_t sum, const LayerKind& kind) { return sum + kind.count; });
 }
 
-Model model_of(const GeneratorInfo& generator) {
-  Model model;
-  model.heads = generator.heads;
-  model.kv_heads = generator.kv_heads;
-  model.head_dim = generator.head_dim;
-  model.order_dependent = generator.order_dependent;
-  model.layers.clear();
-  for (const GeneratorLayer& layer : generator.layers) {
-    LayerKind kind;
-    kind.rule.window = layer.window;
-    kind.count = layer.count;
-    model.layers.push_back(kind);
-  }
-  return model;
-}
-
 }  // namespace
 
 void LayoutFlags::add_to(CLI::App& app) {
