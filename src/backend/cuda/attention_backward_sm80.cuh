@@ -59,7 +59,7 @@ struct PlainBackwardTraits<256, true> {
 /// A tile of queries in a unit's sequence.
 struct PlainTile {
   static constexpr int kNone = -1;
-  int head;
+  int head;  // kNone: the unit has no tiles
   int row;
   bool is_partial;
   bool is_last;
@@ -108,6 +108,7 @@ class PlainBackward {
   static constexpr int kDqRows = Traits::kTileQueries / Traits::kDqWarps;
   static constexpr int kDqColumns = kDim / (Traits::kWarps / Traits::kDqWarps);
   static constexpr int kDqAtoms = kDqRows / 16;
+  static constexpr int kAhead = 2;  // fragments on their way from shared memory
 
   __device__ __forceinline__ PlainBackward(Shared& shared, const BackwardParams& params)
       : shared_(shared), params_(params) {}
@@ -115,11 +116,9 @@ class PlainBackward {
   __device__ __forceinline__ void run() {
     if (threadIdx.x == 0) draw_unit();
     __syncthreads();
-    if (shared_.tiles[0].is_last && shared_.tiles[0].head < 0) return;
-    load_rows<Traits::kTileKeys, kDim, kThreads>(shared_.k, params_.k, shared_.unit.key_head, key_row(),
-                                                 params_.valid_key_rows, params_.head_dim, params_.is_aligned);
-    load_rows<Traits::kTileKeys, kDim, kThreads>(shared_.v, params_.v, shared_.unit.key_head, key_row(),
-                                                 params_.valid_key_rows, params_.head_dim, params_.is_aligned);
+    if (tile(0).head == PlainTile::kNone) return;
+    load<Traits::kTileKeys>(shared_.k, params_.k, shared_.unit.key_head, key_row(), params_.valid_key_rows);
+    load<Traits::kTileKeys>(shared_.v, params_.v, shared_.unit.key_head, key_row(), params_.valid_key_rows);
     load_queries(0);
 #pragma unroll
     for (int atom = 0; atom < kGradientAtoms; ++atom)
@@ -154,11 +153,11 @@ class PlainBackward {
   __device__ __forceinline__ int key_row() const {
     return shared_.walk.key_block() * kBlock + shared_.unit.key_tile * Traits::kTileKeys;
   }
-  __device__ __forceinline__ static int warp() {
-    return static_cast<int>(thread_index()) / 32;
+  __device__ __forceinline__ static unsigned warp() {
+    return thread_index() / 32;
   }
-  __device__ __forceinline__ static int lane() {
-    return static_cast<int>(thread_index()) % 32;
+  __device__ __forceinline__ static unsigned lane() {
+    return thread_index() % 32;
   }
 
   /// Units are drawn in the order of the work array, as a planned order of sums asks.
@@ -168,7 +167,7 @@ class PlainBackward {
     shared_.key_unit = index / params_.num_splits;
     shared_.walk.start(params_, shared_.unit);
     shared_.part = kQueryTiles;
-    shared_.tiles[0] = {-1, 0, false, true};
+    shared_.tiles[0].head = PlainTile::kNone;
     if (shared_.walk.remaining() == 0 || key_row() >= params_.valid_key_rows) return;
     shared_.tiles[0] = next_tile();
     if (!shared_.tiles[0].is_last) shared_.tiles[1] = next_tile();
@@ -203,13 +202,16 @@ class PlainBackward {
     if (tile.leaves != PlainTile::kNone) pass_turn(turns_of(tile), tile.leaves);
   }
 
+  template <int kRows>
+  __device__ __forceinline__ void load(T* target, const StridedRows& source, int head, int row, int valid_rows) const {
+    load_rows<kRows, kDim, kThreads>(target, source, head, row, valid_rows, params_.head_dim, params_.is_aligned);
+  }
+
   /// Q, dO and the statistics of their rows.
   __device__ __forceinline__ void load_queries(int count) {
     const PlainTile& tile = this->tile(count);
-    load_rows<Traits::kTileQueries, kDim, kThreads>(shared_.q[stage(count)], params_.q, tile.head, tile.row,
-                                                    params_.valid_query_rows, params_.head_dim, params_.is_aligned);
-    load_rows<Traits::kTileQueries, kDim, kThreads>(shared_.dout[stage(count)], params_.dout, tile.head, tile.row,
-                                                    params_.valid_query_rows, params_.head_dim, params_.is_aligned);
+    load<Traits::kTileQueries>(shared_.q[stage(count)], params_.q, tile.head, tile.row, params_.valid_query_rows);
+    load<Traits::kTileQueries>(shared_.dout[stage(count)], params_.dout, tile.head, tile.row, params_.valid_query_rows);
     constexpr int kChunks = Traits::kTileQueries / 4;
     const int thread = static_cast<int>(thread_index());
     if (thread < 2 * kChunks) {
@@ -221,9 +223,10 @@ class PlainBackward {
     copy_async_commit();
   }
 
+  /// A tile's P and dS, and what they add to dV, dK and dQ.
   __device__ __forceinline__ void attend(int count, bool is_last) {
     float scores[kScoreAtoms][kScores], gradients[kScoreAtoms][kScores];
-    multiply_scores(scores, shared_.k, shared_.q[stage(count)], [](int) {});
+    multiply_keys<true>(scores, shared_.k, shared_.q[stage(count)], [](int) {});
     const float2* lse = columns_of(shared_.lse[stage(count)]);
     const float2* minus_delta = columns_of(shared_.minus_delta[stage(count)]);
 #pragma unroll
@@ -235,10 +238,10 @@ class PlainBackward {
         gradients[atom][i + 1] = pair.y;
       }
     if (params_.has_softcap) {
-      accumulate_scores(gradients, shared_.v, shared_.dout[stage(count)], [](int) {});
+      multiply_keys<false>(gradients, shared_.v, shared_.dout[stage(count)], [](int) {});
       cap(scores, gradients, lse);
     } else {
-      accumulate_scores(gradients, shared_.v, shared_.dout[stage(count)], [&](int slot) {
+      multiply_keys<false>(gradients, shared_.v, shared_.dout[stage(count)], [&](int slot) {
         constexpr int kAll = kScoreAtoms * kScores / 2;
 #pragma unroll
         for (int pair = 0; pair < kAll; ++pair)
@@ -258,7 +261,7 @@ class PlainBackward {
       load_queries(count + 1);
     }
     add_dq(tile(count));
-    if (params_.order.query_turns != nullptr) __threadfence();
+    if (tile(count).leaves != PlainTile::kNone) __threadfence();  // seen by whoever has the next turn
   }
 
   /// This lane's first query of a row of statistics.
@@ -274,13 +277,14 @@ class PlainBackward {
 
   static constexpr int kSlots = (kDim / 16 - 1) * (kScores / 8);
 
-  /// `beside(slot)` is called once for each of kSlots, between the products.
+  /// scores (+)= keys (or values) times queries (or dO). `beside(slot)` is called between the products, for each of
+  /// kSlots.
   template <bool kClears, typename Beside>
-  __device__ __forceinline__ static void multiply(float (&scores)[kScoreAtoms][kScores], const T* keys,
-                                                  const T* queries, const Beside& beside) {
+  __device__ __forceinline__ static void multiply_keys(float (&scores)[kScoreAtoms][kScores], const T* keys,
+                                                       const T* queries, const Beside& beside) {
     const auto rows = matrices_down<kDim>(keys, score_row(), 0);
     const auto columns = matrices_across<kDim>(queries, score_column(), 0);
-    multiply_tiles<T, kDim / 16, kClears>(
+    multiply_tiles<T, kDim / 16, kClears, kAhead>(
         scores,
         [&](std::uint32_t(&a)[kScoreAtoms][4], int step, int group) {
           if (group == 0)
@@ -289,17 +293,6 @@ class PlainBackward {
           if (step > 0) beside((step - 1) * (kScores / 8) + group);
         },
         [&](std::uint32_t(&b)[4], int step, int group) { load_matrices(b, columns.at(16 * group, 2 * step)); });
-  }
-
-  template <typename Beside>
-  __device__ __forceinline__ static void multiply_scores(float (&scores)[kScoreAtoms][kScores], const T* keys,
-                                                         const T* queries, const Beside& beside) {
-    multiply<true>(scores, keys, queries, beside);
-  }
-  template <typename Beside>
-  __device__ __forceinline__ static void accumulate_scores(float (&scores)[kScoreAtoms][kScores], const T* keys,
-                                                           const T* queries, const Beside& beside) {
-    multiply<false>(scores, keys, queries, beside);
   }
 
   /// Two neighbouring scores become P = exp2(score * scale - lse).
@@ -365,7 +358,7 @@ class PlainBackward {
                                                       const T* queries) {
     const auto rows = matrices_down<kPitch>(weights, warp() % Traits::kGradientWarps * kGradientRows, 0);
     const auto columns = matrices_down<kDim>(queries, 0, warp() / Traits::kGradientWarps * (kGradientColumns / 8));
-    multiply_tiles<T, Traits::kTileQueries / 16, false>(
+    multiply_tiles<T, Traits::kTileQueries / 16, false, kAhead>(
         sums,
         [&](std::uint32_t(&a)[kGradientAtoms][4], int step, int group) {
           if (group == 0)
@@ -384,7 +377,7 @@ class PlainBackward {
     const auto rows = matrices_across<kPitch>(shared_.score_gradients, 0, row / 8);
     const auto columns = matrices_down<kDim>(shared_.k, 0, column / 8);
     float dq[kDqAtoms][kDqColumns / 2];
-    multiply_tiles<T, Traits::kTileKeys / 16, true>(
+    multiply_tiles<T, Traits::kTileKeys / 16, true, kAhead>(
         dq,
         [&](std::uint32_t(&a)[kDqAtoms][4], int step, int group) {
           if (group == 0)

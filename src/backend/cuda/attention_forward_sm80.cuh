@@ -19,8 +19,8 @@ namespace marble::cuda {
 
 template <int kDim>
 struct PlainForwardTraits {
-  static constexpr int kTileKeys = 64;
-  static constexpr int kAtoms = kDim > 128 ? 1 : 2;  // of 16 rows a warp: two share each K and V fragment
+  static constexpr int kTileKeys = kDim == 64 ? 128 : 64;  // as many as the registers of their scores allow
+  static constexpr int kAtoms = kDim > 128 ? 1 : 2;        // of 16 rows a warp: two share each K and V fragment
   static constexpr int kWarps = kBlock / 16 / kAtoms;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kCtas = kDim > 128 ? 1 : 2;  // a multiprocessor
@@ -145,9 +145,13 @@ class PlainForwardWarp {
   __device__ __forceinline__ void raise() {
 #pragma unroll
     for (int atom = 0; atom < kAtoms; ++atom) {
-      float rescale[2];
-      raise_maxima_of<skips_still_tiles(kDim)>(softmax_[atom], scores_[atom], params_.exponent_scale, rescale);
-      rescale_output<skips_still_tiles(kDim)>(output_[atom], rescale);
+      float tile_max[2];
+      find_maxima(scores_[atom], tile_max);
+      if (!skips_still_tiles(kDim) || any_raises(softmax_[atom], tile_max)) {
+        float rescale[2];
+        raise_maxima(softmax_[atom], tile_max, params_.exponent_scale, rescale);
+        rescale_output<false>(output_[atom], rescale);
+      }
 #pragma unroll
       for (int r = 0; r < 2; ++r)
         subtracted_[atom][r] = max_exponent(softmax_[atom].row_max[r], params_.exponent_scale);
@@ -177,12 +181,12 @@ class PlainForwardWarp {
   static constexpr int kHeld = Traits::kHoldsQueries ? kDim / 16 : 0;
 
   __device__ __forceinline__ static int first_row(int atom) {
-    return (static_cast<int>(thread_index()) / 32 * kAtoms + atom) * 16;
+    return static_cast<int>((thread_index() / 32 * kAtoms + atom) * 16);
   }
 
   __device__ __forceinline__ static FragmentOwner owner(int atom) {
-    const int warp = first_row(atom) / 16;
-    return {warp / 4, warp % 4 * 32 + static_cast<int>(thread_index() % 32)};
+    const unsigned warp = thread_index() / 32 * kAtoms + atom;
+    return {static_cast<int>(warp / 4), static_cast<int>(warp % 4 * 32 + thread_index() % 32)};
   }
 
   /// Two neighbouring scores become exponentials, summed and packed.

@@ -80,26 +80,31 @@ __device__ __forceinline__ void raise_maxima(SoftmaxState& state, const float (&
   }
 }
 
-/// Raises the maxima by those of scores, where a tile may be skipped.
-template <bool kSkips, int kCount>
-__device__ __forceinline__ void raise_maxima_of(SoftmaxState& state, const float (&scores)[kCount],
-                                                float exponent_scale, float (&rescale)[2]) {
-  float tile_max[2] = {fmaxf(scores[0], scores[1]), fmaxf(scores[2], scores[3])};
+/// The maxima of this thread's scores in a tile.
+template <int kCount>
+__device__ __forceinline__ void find_maxima(const float (&scores)[kCount], float (&tile_max)[2]) {
+  tile_max[0] = fmaxf(scores[0], scores[1]);
+  tile_max[1] = fmaxf(scores[2], scores[3]);
 #pragma unroll
   for (int i = 4; i < kCount; i += 4) {
     tile_max[0] = fmaxf(tile_max[0], fmaxf(scores[i], scores[i + 1]));
     tile_max[1] = fmaxf(tile_max[1], fmaxf(scores[i + 2], scores[i + 3]));
   }
-  rescale[0] = rescale[1] = 1.f;
-  if (!kSkips || __any_sync(~0u, tile_max[0] > state.row_max[0] || tile_max[1] > state.row_max[1]))
-    raise_maxima(state, tile_max, exponent_scale, rescale);
+}
+
+/// Whether a tile raises the maximum of any row of the warp's.
+__device__ __forceinline__ bool any_raises(const SoftmaxState& state, const float (&tile_max)[2]) {
+  return __any_sync(~0u, tile_max[0] > state.row_max[0] || tile_max[1] > state.row_max[1]) != 0;
 }
 
 /// Turns scores into exponentials and updates the state; `rescale` is what earlier outputs shrink by.
 template <bool kMasked, bool kSkips, int kCount>
 __device__ __forceinline__ void update_softmax(SoftmaxState& state, float (&scores)[kCount], float (&rescale)[2],
                                                float exponent_scale) {
-  raise_maxima_of<kSkips>(state, scores, exponent_scale, rescale);
+  float tile_max[2];
+  find_maxima(scores, tile_max);
+  rescale[0] = rescale[1] = 1.f;
+  if (!kSkips || any_raises(state, tile_max)) raise_maxima(state, tile_max, exponent_scale, rescale);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const float subtracted =

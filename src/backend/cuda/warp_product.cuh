@@ -14,7 +14,7 @@ namespace marble::cuda {
 
 /// Element offset of a chunk in a tile whose rows are `kPitch` elements long.
 template <int kPitch>
-__device__ __forceinline__ int swizzled(int row, int chunk) {
+__device__ __forceinline__ unsigned swizzled(unsigned row, unsigned chunk) {
   return row * kPitch + (chunk ^ (row % 8)) * 8;
 }
 
@@ -23,8 +23,8 @@ __device__ __forceinline__ int swizzled(int row, int chunk) {
 template <int kPitch>
 class LaneAddress {
  public:
-  __device__ __forceinline__ LaneAddress(const void* tile, int row, int chunk)
-      : address_(shared_address(tile) + static_cast<std::uint32_t>(swizzled<kPitch>(row, chunk)) * 2) {}
+  __device__ __forceinline__ LaneAddress(const void* tile, unsigned row, unsigned chunk)
+      : address_(shared_address(tile) + swizzled<kPitch>(row, chunk) * 2) {}
 
   /// Rows and chunks further, known at compile time; `rows` is a multiple of 8.
   __device__ __forceinline__ std::uint32_t at(int rows, int chunks) const {
@@ -36,30 +36,32 @@ class LaneAddress {
   std::uint32_t address_;
 };
 
-/// How the four 8 x 8 matrices of a load lie in a tile: `across` two rows of matrices one after the other, each of two
-/// matrices side by side (the B operand from rows of its columns; the A operand, transposed, from rows of its columns);
-/// otherwise two columns of matrices.
+/// Lanes' addresses for loads of four 8 x 8 matrices at (row, chunk), in the order in which fragments want them: `down`
+/// a column of two and then the column right of it, `across` a row of two and then the row below.
+///   A operand: down from its rows, or across and transposed from its columns.
+///   B operand: across from its columns, or down and transposed from its rows.
 template <int kPitch>
-__device__ __forceinline__ LaneAddress<kPitch> matrices_down(const void* tile, int row, int chunk) {
-  const int lane = static_cast<int>(thread_index() % 32);
+__device__ __forceinline__ LaneAddress<kPitch> matrices_down(const void* tile, unsigned row, unsigned chunk) {
+  const unsigned lane = thread_index() % 32;
   return {tile, row + lane % 16, chunk + lane / 16};
 }
 
 template <int kPitch>
-__device__ __forceinline__ LaneAddress<kPitch> matrices_across(const void* tile, int row, int chunk) {
-  const int lane = static_cast<int>(thread_index() % 32);
+__device__ __forceinline__ LaneAddress<kPitch> matrices_across(const void* tile, unsigned row, unsigned chunk) {
+  const unsigned lane = thread_index() % 32;
   return {tile, row + lane / 16 * 8 + lane % 8, chunk + lane / 8 % 2};
 }
 
 /// sums (+)= A B over steps of 16: kAtoms x 16 rows by kCount / 8 x 16 columns. `load_b(fragment, step, group)` loads
-/// 16 columns, one group ahead of their product. `load_a(fragments, step, group)` is called for each group of the step
-/// before `step`, and is to have loaded all by the last; work that it does besides runs beside the products.
-template <typename T, int kSteps, bool kClears, int kAtoms, int kCount, typename LoadA, typename LoadB>
+/// 16 columns, kAhead groups before their product. `load_a(fragments, step, group)` is called for each group of the
+/// step before `step`, and is to have loaded all by the last; work that it does besides runs beside the products.
+template <typename T, int kSteps, bool kClears, int kAhead = 1, int kAtoms, int kCount, typename LoadA, typename LoadB>
 __device__ __forceinline__ void multiply_tiles(float (&sums)[kAtoms][kCount], const LoadA& load_a,
                                                const LoadB& load_b) {
   constexpr int kGroups = kCount / 8;
-  std::uint32_t a[2][kAtoms][4], b[2][4];
-  load_b(b[0], 0, 0);
+  std::uint32_t a[2][kAtoms][4], b[kAhead + 1][4];
+#pragma unroll
+  for (int place = 0; place < kAhead; ++place) load_b(b[place], place / kGroups, place % kGroups);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) load_a(a[0], 0, group);
 #pragma unroll
@@ -67,12 +69,10 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kAtoms][kCount], co
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const int place = step * kGroups + group;
-      if (group + 1 < kGroups)
-        load_b(b[(place + 1) % 2], step, group + 1);
-      else if (step + 1 < kSteps)
-        load_b(b[(place + 1) % 2], step + 1, 0);
+      const int next = place + kAhead;
+      if (next < kSteps * kGroups) load_b(b[next % (kAhead + 1)], next / kGroups, next % kGroups);
       if (step + 1 < kSteps) load_a(a[(step + 1) % 2], step + 1, group);
-      const std::uint32_t(&columns)[4] = b[place % 2];
+      const std::uint32_t(&columns)[4] = b[place % (kAhead + 1)];
 #pragma unroll
       for (int atom = 0; atom < kAtoms; ++atom) {
         float* target = &sums[atom][8 * group];
@@ -94,12 +94,12 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kAtoms][kCount], co
 template <int kRows, int kDim, int kThreads, typename T>
 __device__ __forceinline__ void load_rows(T* tile, const StridedRows& tensor, int head, int row, int valid_rows,
                                           int head_dim, bool is_aligned) {
-  constexpr int kChunks = kDim / 8;
+  constexpr unsigned kChunks = kDim / 8;
   constexpr int kStep = kThreads / kChunks;  // rows at a time
   static_assert(kRows % kStep == 0);
-  const int thread = static_cast<int>(thread_index());
-  const int column = thread % kChunks * 8;
-  const int tile_row = thread / kChunks;
+  const unsigned thread = thread_index();
+  const int column = static_cast<int>(thread % kChunks * 8);
+  const int tile_row = static_cast<int>(thread / kChunks);
   const T* source =
       static_cast<const T*>(tensor.data) + head * tensor.head_stride + (row + tile_row) * tensor.row_stride + column;
   const auto target = [&](int i) { return tile + swizzled<kDim>(tile_row + i * kStep, thread % kChunks); };
