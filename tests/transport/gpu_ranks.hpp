@@ -38,9 +38,10 @@ inline constexpr std::array kRungs = {Rung::copy, Rung::put, Rung::sendrecv};
 
 /// Why this machine cannot take a rung; empty: it can. Tests of such a rung are skipped, each by its name.
 inline std::string why_not_here(Rung rung) {
+  nccl::CudaDevice device(gpu_test_ranks().device, nullptr);
+  if (rung != Rung::sendrecv && !device.why_no_waits().empty()) return device.why_no_waits();
   if (rung == Rung::copy) return {};
   try {
-    nccl::CudaDevice device(gpu_test_ranks().device, nullptr);
     const auto library = nccl::find_nccl(gpu_test_ranks().nccl_library, device);
     return rung == Rung::put ? library->why_no_put() : "";
   } catch (const BackendError& error) {

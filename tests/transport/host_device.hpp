@@ -13,6 +13,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -127,7 +128,8 @@ class HostDevice final : public Device {
   }
   /// A copy whose target may be a word that others wait for.
   void put(Queue queue, std::byte* target, const std::byte* source, std::int64_t bytes) {
-    if (bytes != sizeof(Word)) return copy(queue, target, source, bytes);
+    const auto is_aligned = [](const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data) % 8 == 0; };
+    if (bytes != sizeof(Word) || !is_aligned(target) || !is_aligned(source)) return copy(queue, target, source, bytes);
     queue_of(queue).push([=] { store(reinterpret_cast<Word*>(target), load(reinterpret_cast<const Word*>(source))); });
   }
   [[nodiscard]] std::unique_ptr<Mark> mark(Queue queue) override {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <utility>
 
 namespace marble::nccl {
@@ -35,9 +36,13 @@ PutCourier::PutCourier(Device& device, const Words& words, std::int32_t rank, st
 
 PutCourier::~PutCourier() {
   try {
-    device_.synchronize(kReleases);
+    if (arrival_window_) device_.synchronize(kReleases);
   } catch (const BackendError&) {  // of a lost device
   }
+  for (std::unique_ptr<Window>* const window : {&region_, &outbox_, &arrival_window_, &credit_window_}) window->reset();
+  // Each end takes NCCL a second, so they end together.
+  const std::jthread other([this] { credits_.reset(); });
+  data_.reset();
 }
 
 void PutCourier::set_communicators(std::unique_ptr<Communicator> data, std::unique_ptr<Communicator> credits) {
