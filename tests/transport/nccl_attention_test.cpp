@@ -25,6 +25,7 @@ struct Case {
   Strategy strategy;
   std::int64_t window;
   Keep keep;
+  Rung rung = Rung::copy;
 };
 
 class StreamAttention : public testing::TestWithParam<Case> {};
@@ -38,7 +39,7 @@ TEST_P(StreamAttention, IsExactAndCountsWhatItReceives) {
   options.plan.keep = c.keep;
   options.threads = 1;
   std::atomic<int> results{0};
-  ThreadRanks{.num_ranks = c.mesh.num_ranks()}.run([&](StreamTransport& transport) {
+  ThreadRanks{.num_ranks = c.mesh.num_ranks(), .options = {.rung = c.rung}}.run([&](StreamTransport& transport) {
     this_device->compute_at_once();
     const auto result = verify_rank(layout, model, c.mesh, options, transport);
     EXPECT_NE(transport.reserved(), nullptr);
@@ -56,7 +57,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"molmo2-sft", {.ring = 3}, Strategy::alltoall, 0, Keep::nothing},
                     Case{"gemma3-docs", {.ring = 2}, Strategy::alltoall, 512, Keep::nothing},
                     Case{"bagel-mix", {.ulysses = 2}, Strategy::ring, 0, Keep::scattered},
-                    Case{"gemma3-docs", {.ring = 2, .ulysses = 2}, Strategy::allgather, 0, Keep::fetched}));
+                    Case{"gemma3-docs", {.ring = 2, .ulysses = 2}, Strategy::allgather, 0, Keep::fetched},
+                    Case{"molmo2-sft", {.ring = 3}, Strategy::ring, 0, Keep::nothing, Rung::put},
+                    Case{"gemma3-docs", {.ring = 2, .ulysses = 2}, Strategy::alltoall, 512, Keep::fetched, Rung::put}));
 
 }  // namespace
 }  // namespace marble::nccl
