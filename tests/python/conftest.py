@@ -19,6 +19,7 @@ settings.register_profile(
 settings.load_profile("marble")
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)  # which fills fresh memory with NaN
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # which cuBLAS then asks for
 
 
 @pytest.fixture(scope="session")
