@@ -61,14 +61,11 @@ Launch random_launch(unsigned seed) {
   params.num_blocks = draw(generator, 1, 12);
   const int key_blocks = draw(generator, 1, 10);
   for (int block = 0; block < key_blocks; ++block) add_random_item(generator, block, params.num_blocks, launch);
-  if (draw(generator, 0, 1) == 0) {
-    const BackwardOrder order = backward_order(launch.items, launch.runs);
-    launch.items = order.items;
-    params.path = order.path;
-  } else {
+  params.path = {draw(generator, 0, 1) == 0, draw(generator, 0, 1) == 0};
+  if (draw(generator, 0, 1) == 0)
+    launch.items = in_order_of_paths(launch.items, launch.runs, params.path);
+  else
     std::shuffle(launch.items.begin(), launch.items.end(), generator);
-    params.path = {draw(generator, 0, 1) == 0, draw(generator, 0, 1) == 0};
-  }
   params.num_kv_heads = seed % 4 == 0 ? draw(generator, 9, 17) : draw(generator, 1, 3);  // several groups of heads
   for (int key_head = 0; key_head < params.num_kv_heads; ++key_head) {
     for (int i = draw(generator, 0, 3); i > 0; --i)
@@ -218,13 +215,9 @@ TEST(PlannedOrder, EveryVisibleTileIsMetOnce) {
   }
 }
 
-/// The order of items that see one run of query blocks each, by their key blocks.
-struct Ordered {
-  QueryPath path;
-  std::vector<std::int32_t> blocks;
-};
-
-Ordered order_of(const std::vector<std::pair<std::int32_t, std::int32_t>>& seen) {
+/// Key blocks in the order of items that see one run of query blocks each.
+std::vector<std::int32_t> ordered_blocks(const std::vector<std::pair<std::int32_t, std::int32_t>>& seen,
+                                         QueryPath path) {
   std::vector<Item> items;
   std::vector<Run> runs;
   for (const auto& [begin, end] : seen) {
@@ -233,31 +226,37 @@ Ordered order_of(const std::vector<std::pair<std::int32_t, std::int32_t>>& seen)
     runs.push_back({begin, end, BlockClass::full});
   }
   std::ranges::stable_sort(items, std::greater{}, &Item::tiles);  // as a planner leaves them
-  const BackwardOrder order = backward_order(items, runs);
-  Ordered ordered{order.path, {}};
-  for (const Item& item : order.items) ordered.blocks.push_back(item.block);
-  return ordered;
+  std::vector<std::int32_t> blocks;
+  for (const Item& item : in_order_of_paths(items, runs, path)) blocks.push_back(item.block);
+  return blocks;
 }
 
 TEST(BackwardOrder, SweepsDocumentsFromTheirEndsWithNoiseAhead) {
-  // A document of blocks 0 to 6 whose keys 1 and 2 are noise, and one of blocks 7 to 9.
-  const Ordered ordered = order_of({{0, 7}, {1, 3}, {1, 3}, {3, 7}, {4, 7}, {5, 7}, {6, 7}, {7, 10}, {8, 10}, {9, 10}});
-  EXPECT_FALSE(ordered.path.ascends);
-  EXPECT_TRUE(ordered.path.heads_inside);
-  EXPECT_EQ(ordered.blocks, (std::vector<std::int32_t>{1, 2, 0, 3, 4, 5, 6, 7, 8, 9}));
+  // A document of blocks 0 to 4 whose keys 1 and 2 are noise, and one of blocks 5 and 6.
+  EXPECT_EQ(ordered_blocks({{0, 5}, {1, 3}, {1, 3}, {3, 5}, {4, 5}, {5, 7}, {6, 7}}, {}),
+            (std::vector<std::int32_t>{1, 2, 0, 3, 4, 5, 6}));
 }
 
 TEST(BackwardOrder, SweepsSpansInAWindowFromTheirBeginnings) {
-  const Ordered ordered = order_of({{0, 2}, {0, 3}, {0, 4}, {3, 5}, {3, 6}, {3, 7}});
-  EXPECT_TRUE(ordered.path.ascends);
-  EXPECT_TRUE(ordered.path.heads_inside);
-  EXPECT_EQ(ordered.blocks, (std::vector<std::int32_t>{5, 4, 3, 2, 1, 0}));
+  EXPECT_EQ(ordered_blocks({{0, 2}, {0, 3}, {0, 4}, {3, 5}, {3, 6}, {3, 7}}, {.ascends = true}),
+            (std::vector<std::int32_t>{5, 4, 3, 2, 1, 0}));
 }
 
-TEST(BackwardOrder, TakesAWindowOverTextAHeadAtATime) {
-  const Ordered ordered = order_of({{0, 3}, {1, 4}, {2, 5}, {3, 6}, {4, 6}, {5, 6}});
-  EXPECT_FALSE(ordered.path.heads_inside);
-  EXPECT_EQ(ordered.blocks, (std::vector<std::int32_t>{0, 1, 2, 3, 4, 5}));
+TEST(BackwardOrder, ChoosesThePathByWhatNeighboursShare) {
+  const auto sample = [](std::int64_t text, std::int64_t span) {
+    return std::vector<Segment>{{.length = text}, {.row = text, .length = span, .position = text, .segment = 0}};
+  };
+  const QueryPath text = query_path(64, sample(900, 100));
+  EXPECT_FALSE(text.ascends);
+  EXPECT_FALSE(text.heads_inside);
+  const QueryPath spans = query_path(64, sample(100, 900));
+  EXPECT_TRUE(spans.ascends);
+  EXPECT_TRUE(spans.heads_inside);
+  for (const std::int64_t window : {0, 600}) {  // none, and one that cuts the fewer rows
+    const QueryPath documents = query_path(window, sample(100, 900));
+    EXPECT_FALSE(documents.ascends) << window;
+    EXPECT_TRUE(documents.heads_inside) << window;
+  }
 }
 
 /// The control: turns that are not planned from the order in which units are drawn do block.

@@ -18,39 +18,39 @@
 
 namespace marble::cuda {
 
-struct BackwardOrder {
-  QueryPath path;
-  std::vector<Item> items;
-};
-
-/// Of a plan's backward items of one work and the runs that they index.
+/// The path of a plan's units, from the segments of its query rows. It is the same however keys are cut into works, and
+/// so are the bits of their gradients.
 ///
-/// Neighbours among keys mostly share the last query block that sees them (causal and full spans in documents) or the
-/// first one (bidirectional spans in a window). Paths begin at the shared end, and items come in the order in which a
-/// sweep from there reaches their first blocks: so what meets few blocks, such as a noise span, adds before what comes
-/// by later. Neighbours that share an end meet every block with all its query heads before the next, for they would
-/// drift apart by the difference of their lengths with every head. Those that share none, in a window over text, are of
-/// equal lengths: with a head at a time they meet a block sooner after each other.
-inline BackwardOrder backward_order(std::span<const Item> items, std::span<const Run> runs) {
+/// Neighbours among keys mostly share the last query block that sees them (causal and full spans in documents), or the
+/// first one (bidirectional spans in a window). Paths begin at the shared end. Neighbours that share an end meet every
+/// block with all its query heads before the next, for they would drift apart by the difference of their lengths with
+/// every head. Those that share none, in a window over text, are of equal lengths: with a head at a time they meet a
+/// block sooner after each other.
+inline QueryPath query_path(std::int64_t window, std::span<const Segment> segments) {
+  std::int64_t rows = 0, rows_cut = 0, rows_in_spans = 0;
+  for (const Segment& segment : segments) {
+    rows += segment.length;
+    rows_cut += std::clamp<std::int64_t>(segment.position + segment.length - window, 0, segment.length);
+    rows_in_spans += segment.segment >= 0 ? segment.length : 0;
+  }
+  if (window == 0 || 2 * rows_cut < rows) return {};
+  if (2 * rows_in_spans > rows) return {.ascends = true};
+  return {.heads_inside = false};
+}
+
+/// A work's items as a sweep from the beginnings of their paths reaches them: so what meets few blocks, such as a noise
+/// span, adds before what comes by later.
+inline std::vector<Item> in_order_of_paths(std::span<const Item> items, std::span<const Run> runs, QueryPath path) {
   const auto first = [&](const Item& item) { return runs[static_cast<std::size_t>(item.run_begin)].begin; };
   const auto end = [&](const Item& item) {
     return runs[static_cast<std::size_t>(item.run_begin + item.run_count - 1)].end;
   };
-  BackwardOrder order{{}, {items.begin(), items.end()}};
-  std::ranges::sort(order.items, {}, &Item::block);
-  std::size_t share_first = 0, share_end = 0;
-  for (std::size_t i = 1; i < order.items.size(); ++i) {
-    share_first += first(order.items[i - 1]) == first(order.items[i]);
-    share_end += end(order.items[i - 1]) == end(order.items[i]);
-  }
-  order.path.ascends = share_first > share_end;
-  order.path.heads_inside = 2 * std::max(share_first, share_end) > order.items.size();
-  if (order.path.ascends)
-    std::ranges::sort(order.items, std::greater{},
-                      [&](const Item& item) { return std::pair(first(item), item.block); });
+  std::vector<Item> ordered(items.begin(), items.end());
+  if (path.ascends)
+    std::ranges::sort(ordered, std::greater{}, [&](const Item& item) { return std::pair(first(item), item.block); });
   else
-    std::ranges::stable_sort(order.items, {}, end);
-  return order;
+    std::ranges::sort(ordered, {}, [&](const Item& item) { return std::pair(end(item), item.block); });
+  return ordered;
 }
 
 }  // namespace marble::cuda

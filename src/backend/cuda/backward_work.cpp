@@ -46,7 +46,7 @@ std::int64_t splits_for_tail(std::int64_t longest_unit, std::int64_t num_units, 
   return std::lround(std::sqrt(squared));
 }
 
-/// No more than end together, where splits add their dK and dV in turn.
+/// No more than are of equal lengths: splits of one item begin together.
 std::int64_t even_splits(std::int64_t splits, std::int64_t group) {
   if (splits > group) return splits / group * group;
   while (group % splits != 0) --splits;
@@ -67,7 +67,7 @@ int backward_splits(const RankPlanHeader& header, const BoundWork& work, std::in
       std::max({(longest + share - 1) / share, deterministic ? std::min<std::int64_t>(group, 2) : 1,
                 splits_for_tail(longest / key_tiles, num_key_units, num_multiprocessors)});
   const auto splits = std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
-  return static_cast<int>(deterministic ? even_splits(splits, group) : splits);
+  return static_cast<int>(even_splits(splits, group));
 }
 
 /// Key heads whose units alternate where sums have a planned order. Units of one head queue for the same sums, so
@@ -142,7 +142,7 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.lse = accumulator + layout.lse;
   params.minus_delta = accumulator + layout.minus_delta;
   params.counter = target.counter;
-  params.path = work.path;
+  params.path = bound.backward_path();
   const std::int64_t key_units_per_head = std::int64_t{params.num_items} * backward_key_tiles(dim);
   params.num_splits = backward_splits(header, work, key_units_per_head * params.num_kv_heads, options.deterministic,
                                       target.num_multiprocessors);
@@ -150,7 +150,7 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   if (options.deterministic) {
     params.order = plan_order(bound, index, layout, accumulator, target.stream);
     params.heads_together = heads_together(header, key_units_per_head * params.num_splits, target.num_multiprocessors);
-  } else {
+  } else if (!params.path.ascends) {
     params.by_length = work.by_length;
   }
 

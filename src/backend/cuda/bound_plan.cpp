@@ -50,8 +50,12 @@ std::int64_t sum_of_tiles(const RankPlan& plan, const SectionRange& range) {
                          [](std::int64_t sum, const Item& item) { return sum + item.tiles; });
 }
 
-BackwardOrder order_of(const RankPlan& plan, const Work& work) {
-  return backward_order(slice(plan.items(), work.backward_items), plan.runs());
+QueryPath path_of(const RankPlan& plan) {
+  return query_path(plan.header().window, plan.query_segments());
+}
+
+std::vector<Item> backward_items(const RankPlan& plan, const Work& work) {
+  return in_order_of_paths(slice(plan.items(), work.backward_items), plan.runs(), path_of(plan));
 }
 
 int longest_item(const RankPlan& plan, const SectionRange& range) {
@@ -106,7 +110,7 @@ WalkedLists walked_lists(const RankPlan& plan) {
     }
   };
   for (const Work& work : plan.works()) {
-    std::ranges::copy(order_of(plan, work).items, lists.items.begin() + work.backward_items.begin);
+    std::ranges::copy(backward_items(plan, work), lists.items.begin() + work.backward_items.begin);
     const std::vector<std::int32_t> padded_blocks = key_extent(plan, work).padded_blocks;
     append(work.forward_items, [&](const Item&, const Run& run) { append_key_run(run, padded_blocks, lists.runs); });
     append(work.backward_items, [&](const Item& item, const Run& run) {
@@ -152,7 +156,7 @@ const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index) const {
   if (is_new) {
     const Work& work = plan_.works()[static_cast<std::size_t>(index)];
     const PlannedRanks planned =
-        planned_ranks(order_of(plan_, work).items, plan_.runs(), num_blocks(plan_.header().query_rows));
+        planned_ranks(backward_items(plan_, work), plan_.runs(), num_blocks(plan_.header().query_rows));
     place->second = {uploads_.upload(std::span<const std::int32_t>(planned.ranks)),
                      uploads_.upload(std::span<const std::int64_t>(planned.item_begin))};
   }
@@ -160,7 +164,7 @@ const BoundRanks& CudaBoundPlan::backward_ranks(std::int32_t index) const {
 }
 
 CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uploads& uploads)
-    : uploads_(uploads), plan_(plan) {
+    : uploads_(uploads), plan_(plan), backward_path_(path_of(plan)) {
   const RankPlanHeader& header = plan_.header();
   require(header.query_rows <= std::numeric_limits<std::int32_t>::max(),
           "{} query rows are not supported by the cuda backend; the limit is 2^31 - 1", header.query_rows);
@@ -182,10 +186,9 @@ CudaBoundPlan::CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uplo
     bound.forward_tiles = sum_of_tiles(plan_, work.forward_items);
     bound.backward_tiles = sum_of_tiles(plan_, work.backward_items);
     bound.longest_backward = longest_item(plan_, work.backward_items);
-    const BackwardOrder order = order_of(plan_, work);
-    bound.path = order.path;
-    bound.by_length = expansions_.emplace_back(uploads_.upload(std::span<const std::int32_t>(by_length(order.items))))
-                          .as<std::int32_t>();
+    const std::vector<std::int32_t> positions = by_length(backward_items(plan_, work));
+    bound.by_length =
+        expansions_.emplace_back(uploads_.upload(std::span<const std::int32_t>(positions))).as<std::int32_t>();
     bound.num_splits = forward_splits(plan_, work, num_multiprocessors);
   }
   expand();

@@ -31,7 +31,6 @@ struct BoundWork {
   std::int64_t backward_tiles = 0;
   std::int64_t longest_backward = 0;        // tiles of an item
   int num_splits = 1;                       // CTAs that share one forward item's keys
-  QueryPath path;                           // of backward units
   const std::int32_t* by_length = nullptr;  // on the device: positions of backward items, longest first
 };
 
@@ -46,6 +45,7 @@ class CudaBoundPlan final : public BoundPlan {
   CudaBoundPlan(const RankPlan& plan, int num_multiprocessors, Uploads& uploads);
 
   [[nodiscard]] const RankPlan& plan() const { return plan_; }
+  [[nodiscard]] QueryPath backward_path() const { return backward_path_; }
   [[nodiscard]] const BoundWork& work(std::int32_t index) const { return works_[static_cast<std::size_t>(index)]; }
   [[nodiscard]] const Item* items() const { return items_.as<Item>(); }
   [[nodiscard]] const Run* runs() const { return runs_.as<Run>(); }
@@ -61,6 +61,7 @@ class CudaBoundPlan final : public BoundPlan {
 
   Uploads& uploads_;
   RankPlan plan_;
+  QueryPath backward_path_;
   DeviceBuffer items_, runs_, head_map_, groups_, query_tracks_;
   std::vector<DeviceBuffer> expansions_;
   std::vector<BoundWork> works_;

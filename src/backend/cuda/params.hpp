@@ -106,8 +106,8 @@ struct BackwardParams {
   std::int32_t num_blocks = 0;      // query blocks of the rank
   std::int32_t num_splits = 1;      // CTAs that share one item's queries
   std::int32_t heads_together = 1;  // key heads whose units alternate in the work array
-  const std::int32_t* by_length =
-      nullptr;  // [num_items] positions, longest first: the last key head's; null: as they are
+  /// [num_items] positions, longest first: the order of the last key head's items; null: as they are.
+  const std::int32_t* by_length = nullptr;
   QueryPath path;
   std::int32_t head_dim = 0;  // of the tensors; tiles pad it
   std::int32_t valid_query_rows = 0;
