@@ -195,10 +195,17 @@ void StreamTransport::enqueue_wait(const std::shared_ptr<Exchange>& exchange) {
     waits_.push_back({number, exchange});
     num_waits_ = number;
   }
-  std::vector<WordOp> ops = {{WordOp::Kind::write, words_.wait_reached(), number}};
-  courier_->enqueue_wait(*exchange, ops);
-  ops.push_back({WordOp::Kind::write, words_.wait_passed(), number});
-  device_.enqueue(kCompute, ops);
+  try {
+    std::vector<WordOp> ops = {{WordOp::Kind::write, words_.wait_reached(), number}};
+    courier_->enqueue_wait(*exchange, ops);
+    ops.push_back({WordOp::Kind::write, words_.wait_passed(), number});
+    device_.enqueue(kCompute, ops);
+  } catch (const BackendError&) {  // the stream will never pass it
+    const std::scoped_lock lock(mutex_);
+    waits_.pop_back();
+    --num_waits_;
+    throw;
+  }
   if (exchange->staged.empty()) return;
   for (const Staged& staged : exchange->staged)
     device_.copy(kCompute, staged.target.data, staged.source, staged.target.bytes);
