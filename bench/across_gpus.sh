@@ -52,7 +52,7 @@ alone() {
   for ranks in 2 4 8; do
     [ "$ranks" -gt "$gpus" ] || bench "$ranks" across_gpus.py --only scaling
   done
-  bench "$gpus" busy_link.py
+  bench "$gpus" busy_link.py --rungs copy sendrecv
   MARBLE_TRANSPORT_RUNG=sendrecv bench "$gpus" across_gpus.py --only "causal 64k" documents noise --modes auto
   bench "$gpus" across_gpus.py --only soak
 }

@@ -4,7 +4,7 @@
 """What transfers take from the multiprocessors: the speed of kernels beside a link that is kept busy throughout, over
 their speed alone; and every kernel that ran during exchanges.
 
-torchrun --nproc-per-node 2 bench/busy_link.py --lib libmarble_gpu_bench.so [--out rows.jsonl]
+torchrun --nproc-per-node 2 bench/busy_link.py --lib libmarble_gpu_bench.so [--out rows.jsonl] [--rungs copy sendrecv]
 
 The link is a transport on a stream of its own, with two exchanges of 512 MiB in flight, each way. An event behind each
 tells when it had come, so that the link's speed while the work ran is known, as is that of its slowest exchange.
@@ -12,6 +12,7 @@ tells when it had come, so that the link's speed while the work ran is known, as
 
 import argparse
 import collections
+import os
 import statistics
 
 import torch
@@ -108,7 +109,8 @@ def measure(link, layer, rows):
     link.alone()  # warms up
     alone_gb_s, _ = least(link.alone())
     for name, work in works.items():
-        exchanges = int(1.5 * time_call(work) / GUESS_MS) + AHEAD
+        [guess_ms] = slowest([time_call(work)])  # the same on all ranks, as the number of exchanges must be
+        exchanges = int(1.5 * guess_ms / GUESS_MS) + AHEAD
         # By turns, so that both find the GPU as warm.
         alone, samples = zip(*[(time_call(work), beside(link, work, exchanges)) for _ in range(6)])
         work_times, link_times, link_speeds, slowest_speeds = zip(*samples)
@@ -164,19 +166,24 @@ def main():
     parser.add_argument("--lib", required=True)
     parser.add_argument("--out")
     parser.add_argument("--commit", help="instead of the head of this tree")
+    parser.add_argument("--rungs", nargs="*", help="of the transport, one after the other; else its own choice")
     arguments = parser.parse_args()
     begin_job()
     rows = Rows(arguments.out, arguments.commit)
-    with torch.cuda.stream(torch.cuda.Stream()), time_limit(60):
-        library = Library(arguments.lib)
-        link, alone = Link(library), Group(library, alone=True)
+    library = Library(arguments.lib)
+    with torch.cuda.stream(torch.cuda.Stream()):
         case = Case("causal 32k 32/4 on each GPU", "causal", 32768, 32, 4)
-        layer = Marble(alone, case)
+        layer = Marble(Group(library, alone=True), case)
         layer.load(random_tensors(case))
-        measure(link, layer, rows)
-        profile(link, rows)
+        for rung in arguments.rungs or [rows.about["rung"]]:
+            if arguments.rungs:
+                os.environ["MARBLE_TRANSPORT_RUNG"] = rows.about["rung"] = rung
+            with time_limit(60):
+                link = Link(library)
+                measure(link, layer, rows)
+                profile(link, rows)
+                link.group.close()
         layer.close()
-    group.close()
     end_job()
 
 
