@@ -309,7 +309,8 @@ def run_case(marble, name, samples, window, dim, repeats):
     }
     plain = None
     if "flash" in calls:
-        plain = Case(marble, samples, window, heads, kv_heads, dim, (q, k, v, dout), plain=True)
+        inputs = [x.detach() for x in (q, k, v, dout)]
+        plain = Case(marble, samples, window, heads, kv_heads, dim, inputs, plain=True)
         compare(f"{name}, plain kernels", plain, calls, backwards)
         timed["forward"]["marble plain"] = plain.forward
         timed["backward"]["marble plain"] = plain.backward

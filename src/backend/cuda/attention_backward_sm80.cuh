@@ -108,7 +108,6 @@ class PlainBackward {
   static constexpr int kDqRows = Traits::kTileQueries / Traits::kDqWarps;
   static constexpr int kDqColumns = kDim / (Traits::kWarps / Traits::kDqWarps);
   static constexpr int kDqAtoms = kDqRows / 16;
-  static constexpr int kAhead = 2;  // fragments on their way from shared memory
 
   __device__ __forceinline__ PlainBackward(Shared& shared, const BackwardParams& params)
       : shared_(shared), params_(params) {}
@@ -254,13 +253,14 @@ class PlainBackward {
       wait_turn(turns_of(tile(count)), tile(count).waits_for);
     __syncthreads();  // all of P and dS is here
 
+    if (Traits::kStages == 2) add_dq(tile(count));
     add_products(dv_, shared_.weights, shared_.dout[stage(count)]);
     add_products(dk_, shared_.score_gradients, shared_.q[stage(count)]);
-    if (Traits::kStages == 1 && !is_last) {
+    if (Traits::kStages == 1) {
       __syncthreads();  // nobody reads Q or dO any more
-      load_queries(count + 1);
+      if (!is_last) load_queries(count + 1);
+      add_dq(tile(count));  // beside the copies
     }
-    add_dq(tile(count));
     if (tile(count).leaves != PlainTile::kNone) __threadfence();  // seen by whoever has the next turn
   }
 
@@ -284,7 +284,7 @@ class PlainBackward {
                                                        const T* queries, const Beside& beside) {
     const auto rows = matrices_down<kDim>(keys, score_row(), 0);
     const auto columns = matrices_across<kDim>(queries, score_column(), 0);
-    multiply_tiles<T, kDim / 16, kClears, kAhead>(
+    multiply_tiles<T, kDim / 16, kClears>(
         scores,
         [&](std::uint32_t(&a)[kScoreAtoms][4], int step, int group) {
           if (group == 0)
@@ -358,7 +358,7 @@ class PlainBackward {
                                                       const T* queries) {
     const auto rows = matrices_down<kPitch>(weights, warp() % Traits::kGradientWarps * kGradientRows, 0);
     const auto columns = matrices_down<kDim>(queries, 0, warp() / Traits::kGradientWarps * (kGradientColumns / 8));
-    multiply_tiles<T, Traits::kTileQueries / 16, false, kAhead>(
+    multiply_tiles<T, Traits::kTileQueries / 16, false>(
         sums,
         [&](std::uint32_t(&a)[kGradientAtoms][4], int step, int group) {
           if (group == 0)
@@ -377,7 +377,7 @@ class PlainBackward {
     const auto rows = matrices_across<kPitch>(shared_.score_gradients, 0, row / 8);
     const auto columns = matrices_down<kDim>(shared_.k, 0, column / 8);
     float dq[kDqAtoms][kDqColumns / 2];
-    multiply_tiles<T, Traits::kTileKeys / 16, true, kAhead>(
+    multiply_tiles<T, Traits::kTileKeys / 16, true>(
         dq,
         [&](std::uint32_t(&a)[kDqAtoms][4], int step, int group) {
           if (group == 0)

@@ -53,15 +53,14 @@ __device__ __forceinline__ LaneAddress<kPitch> matrices_across(const void* tile,
 }
 
 /// sums (+)= A B over steps of 16: kAtoms x 16 rows by kCount / 8 x 16 columns. `load_b(fragment, step, group)` loads
-/// 16 columns, kAhead groups before their product. `load_a(fragments, step, group)` is called for each group of the
+/// 16 columns, one group before their product. `load_a(fragments, step, group)` is called for each group of the
 /// step before `step`, and is to have loaded all by the last; work that it does besides runs beside the products.
-template <typename T, int kSteps, bool kClears, int kAhead = 1, int kAtoms, int kCount, typename LoadA, typename LoadB>
+template <typename T, int kSteps, bool kClears, int kAtoms, int kCount, typename LoadA, typename LoadB>
 __device__ __forceinline__ void multiply_tiles(float (&sums)[kAtoms][kCount], const LoadA& load_a,
                                                const LoadB& load_b) {
   constexpr int kGroups = kCount / 8;
-  std::uint32_t a[2][kAtoms][4], b[kAhead + 1][4];
-#pragma unroll
-  for (int place = 0; place < kAhead; ++place) load_b(b[place], place / kGroups, place % kGroups);
+  std::uint32_t a[2][kAtoms][4], b[2][4];
+  load_b(b[0], 0, 0);
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) load_a(a[0], 0, group);
 #pragma unroll
@@ -69,10 +68,10 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kAtoms][kCount], co
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const int place = step * kGroups + group;
-      const int next = place + kAhead;
-      if (next < kSteps * kGroups) load_b(b[next % (kAhead + 1)], next / kGroups, next % kGroups);
+      const int next = place + 1;
+      if (next < kSteps * kGroups) load_b(b[next % 2], next / kGroups, next % kGroups);
       if (step + 1 < kSteps) load_a(a[(step + 1) % 2], step + 1, group);
-      const std::uint32_t(&columns)[4] = b[place % (kAhead + 1)];
+      const std::uint32_t(&columns)[4] = b[place % 2];
 #pragma unroll
       for (int atom = 0; atom < kAtoms; ++atom) {
         float* target = &sums[atom][8 * group];
