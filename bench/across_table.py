@@ -97,8 +97,15 @@ def alone_table(figures, cases):
         times = f"one GPU {ms(r, 'one_gpu_ms')}, {r['gpus']} GPUs {ms(r)}"
         rows.append([f"{r['case']}, over one GPU", times, f"{r['speedup']:.2f}"])
     for r in figures.of("busy link"):
-        times = f"{ms(r, 'busy_ms')}, alone {ms(r, 'alone_ms')}"
-        rows.append([f"speed of {r['work']} beside a busy link, over its speed alone", times, f"{r['speed']:.3f}"])
+        link = f"link {r['link_gb_s']:.0f} GB/s, its slowest exchange {r['slowest_exchange_gb_s']:.0f}"
+        times = f"{ms(r, 'busy_ms')}, alone {ms(r, 'alone_ms')}; {link}, alone {r['link_alone_gb_s']:.0f}"
+        what = f"speed of {r['work']} beside a link kept busy by {r['rung']}, over its speed alone"
+        rows.append([what, times, f"{r['speed']:.3f}"])
+    for r in figures.of("profile"):
+        kernels = [f"{count} {name.split('(')[0]}" for name, count in r["transport_kernels"].items()]
+        copies = [f"{count} {name.split(' (')[0]}" for name, count in r["copies"].items()]
+        ran = f"{', '.join(kernels) or 'none'}; copies: {', '.join(copies) or 'none'}"
+        rows.append([f"transport's kernels in {r['exchanges']} exchanges by {r['rung']}, profiled", ran, ""])
     for r in figures.of("timed"):
         copied = cases.timed.get((r["case"], MARBLE))
         if copied:
