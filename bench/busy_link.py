@@ -12,6 +12,7 @@ tells when it had come, so that the link's speed while the work ran is known, as
 
 import argparse
 import collections
+import itertools
 import os
 import statistics
 
@@ -78,7 +79,7 @@ class Link:
 
 def speeds(times):
     """GB/s of all and of the slowest exchange, from the times at which exchanges had come."""
-    pauses = [after - before for before, after in zip(times, times[1:])]
+    pauses = [after - before for before, after in itertools.pairwise(times)]
     return BYTES / 1e6 * len(pauses) / sum(pauses), BYTES / 1e6 / max(pauses)
 
 
@@ -123,8 +124,8 @@ def measure(link, layer, rows):
                  link_ms=round(link_ms, 3), speed=round(speed, 4), link_gb_s=round(gb_s, 1),
                  slowest_exchange_gb_s=round(slowest_gb_s, 1), link_alone_gb_s=round(alone_gb_s, 1),
                  transport=link.group.describe(), detail=layer.detail)  # fmt: skip
-        say(f"{status}: {name} alone {alone_ms:.2f} ms, beside {busy_ms:.2f} ms: speed {speed:.3f}; link {gb_s:.0f} GB/s "
-            f"(slowest exchange {slowest_gb_s:.0f}), alone {alone_gb_s:.0f}")  # fmt: skip
+        say(f"{status}: {name} alone {alone_ms:.2f} ms, beside {busy_ms:.2f} ms: speed {speed:.3f}; link {gb_s:.0f} "
+            f"GB/s (slowest exchange {slowest_gb_s:.0f}), alone {alone_gb_s:.0f}")  # fmt: skip
 
 
 def ran_on_gpu(work):
