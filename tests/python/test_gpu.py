@@ -129,7 +129,7 @@ def test_other_streams_and_devices_are_used(gpu_pool):
     gpu_pool.run(min(2, torch.cuda.device_count()), "streams_are_current_ones")
 
 
-def test_a_group_without_nccl_is_enough(gpu_pool):
+def test_messages_need_no_nccl(gpu_pool):
     needs(2)
     if gpu_pool.transport == "own":
         pytest.skip("this transport needs no group for its messages")
