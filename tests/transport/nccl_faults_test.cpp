@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -45,15 +46,36 @@ void settle(Transport& transport) {
   transport.check();
 }
 
+/// Memory of messages, which after a failure side queues may still read: it lives until the test is over, and so do
+/// all transports.
+class KeptMemory {
+ public:
+  static std::span<std::byte> take(std::size_t bytes, std::byte fill = {}) {
+    const std::scoped_lock lock(mutex());
+    return all().emplace_back(bytes, fill);
+  }
+  static void drop() { all().clear(); }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+  static std::list<std::vector<std::byte>>& all() {
+    static std::list<std::vector<std::byte>> list;
+    return list;
+  }
+};
+
 /// A message to every other rank and one from each.
 class AllToAll {
  public:
-  AllToAll(const Transport& transport, std::size_t bytes, int salt = 0)
-      : rank_(transport.rank()), salt_(salt), sent_(bytes, mark(rank_)) {
+  AllToAll(const Transport& transport, std::size_t bytes, int salt = 0) : rank_(transport.rank()), salt_(salt) {
+    const std::span<std::byte> sent = KeptMemory::take(bytes, mark(rank_));
     for (std::int32_t peer = 0; peer < transport.num_ranks(); ++peer) {
       if (peer == rank_) continue;
-      auto& received = received_.emplace_back(bytes);
-      sends_.push_back({peer, sent_.data(), std::ssize(sent_)});
+      const std::span<std::byte> received = received_.emplace_back(KeptMemory::take(bytes));
+      sends_.push_back({peer, sent.data(), std::ssize(sent)});
       recvs_.push_back({peer, received.data(), std::ssize(received)});
     }
   }
@@ -69,8 +91,7 @@ class AllToAll {
 
   std::int32_t rank_;
   int salt_;
-  std::vector<std::byte> sent_;
-  std::vector<std::vector<std::byte>> received_;
+  std::vector<std::span<std::byte>> received_;
   std::vector<Message> sends_, recvs_;
 };
 
@@ -84,7 +105,10 @@ std::string error_of(const std::function<void()>& fn) {
   return {};
 }
 
-class StreamTransportRung : public testing::TestWithParam<Rung> {};
+class StreamTransportRung : public testing::TestWithParam<Rung> {
+ protected:
+  void TearDown() override { KeptMemory::drop(); }
+};
 
 TEST_P(StreamTransportRung, WaitReturnsBeforeTheDataIsThere) {
   constexpr milliseconds kLate{300};
@@ -188,12 +212,10 @@ TEST_P(StreamTransportRung, StalledStreamEndsEveryWaitAndCopiesToItAreGivenUp) {
 
 TEST_P(StreamTransportRung, RankThatThrowsEndsTheOthersAtOnce) {
   std::vector<std::string> errors(3);
-  std::array<std::unique_ptr<AllToAll>, 3> kept;  // the other ranks may read them until the transports are gone
   const auto started = std::chrono::steady_clock::now();
   const auto run = [&] {
     ranks(3, GetParam()).run([&](Transport& transport) {
-      AllToAll& messages =
-          *(kept[static_cast<std::size_t>(transport.rank())] = std::make_unique<AllToAll>(transport, 10));
+      AllToAll messages(transport, 10);
       if (transport.rank() == 0) {
         messages.begin(transport, "layer 1");
         throw std::out_of_range("row 7 of 5");
