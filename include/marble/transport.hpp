@@ -111,7 +111,7 @@ void run_local_ranks(std::int32_t num_ranks, const TransportOptions& options,
 enum class Rung : std::int32_t {
   automatic,
   copy,      // copy engines write into memory mapped by peers; one host, no multiprocessor used, no NCCL needed
-  put,       // NCCL's one-sided puts into registered windows; no multiprocessor used, NCCL 2.29.2 or newer
+  put,       // NCCL 2.29.2 or newer puts into windows; no multiprocessor used for sends from reserved memory
   sendrecv,  // NCCL's grouped send and receive
 };
 [[nodiscard]] std::string_view to_string(Rung rung);
