@@ -7,12 +7,13 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
+strict=-DMARBLE_WARNINGS_AS_ERRORS=ON  # here, where the compiler is known; newer ones warn of other things
 closing=()
 
 build_and_test() {
   local preset=$1
   shift
-  cmake --preset "$preset" >/dev/null
+  cmake --preset "$preset" $strict >/dev/null
   cmake --build --preset "$preset" -j "$jobs" -- --quiet
   local log=build/$preset/ctest.log
   ctest --preset "$preset" -j "$jobs" "$@" | tee "$log" | sed -u -E '/^ +Start /d; s/ \.{4,}/ .../'
@@ -38,7 +39,7 @@ stage_cuda() {
     closing+=("cuda: skipped: no nvcc")
     return
   fi
-  cmake --preset cuda >/dev/null
+  cmake --preset cuda $strict >/dev/null
   cmake --build --preset cuda -j "$jobs" --target gpu_tests -- --quiet
   ctest --preset cuda -R '^ptxas$' --verbose >build/cuda/ptxas.log || { cat build/cuda/ptxas.log; return 1; }
   closing+=("cuda: GPU tests compile; $(grep -oE '[0-9]+ kernels in [0-9]+ files, 0 problems' build/cuda/ptxas.log)")
@@ -49,7 +50,7 @@ stage_static() {
   python3 scripts/check_links.py
   python3 bench/gpu_table.py --check
   scripts/sources.sh | xargs clang-format-14 --dry-run --Werror
-  cmake --preset cpu >/dev/null
+  cmake --preset cpu $strict >/dev/null
   cmake --build --preset cpu -j "$jobs" --target all_verify_interface_header_sets -- --quiet
   scripts/tidy.sh "$jobs"
   closing+=("static: layers, tables of GPU figures, formatting, headers alone and clang-tidy passed")

@@ -10,7 +10,7 @@ namespace marble::cpu {
 namespace {
 
 template <typename T>
-std::span<const T> part(std::span<const T> section, const SectionRange& range) {
+std::span<const T> part(std::span<const T> section, SectionRange range) {
   return section.subspan(static_cast<std::size_t>(range.begin), static_cast<std::size_t>(range.size()));
 }
 
