@@ -36,7 +36,9 @@ function(marble_device_code name codes)
     --expt-relaxed-constexpr --expt-extended-lambda --use_fast_math -lineinfo -Xptxas=-v)
   # Asserts are calls, and calls serialise wgmma, so device code is compiled without them in every configuration.
   target_compile_definitions(${name} PRIVATE NDEBUG)
-  set_target_properties(${name} PROPERTIES CUDA_COMPILER_LAUNCHER
-    "python3;${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py;record;${MARBLE_PTXAS_LOGS};${CMAKE_CUDA_COMPILER_LAUNCHER}")
+  # Unquoted, for there may be no launcher to go on to.
+  set(launcher python3 ${PROJECT_SOURCE_DIR}/scripts/check_ptxas.py record ${MARBLE_PTXAS_LOGS}
+    ${CMAKE_CUDA_COMPILER_LAUNCHER})
+  set_target_properties(${name} PROPERTIES CUDA_COMPILER_LAUNCHER "${launcher}")
   target_sources(marble PRIVATE $<TARGET_OBJECTS:${name}>)
 endfunction()
