@@ -142,7 +142,7 @@ class SampleDealer {
   [[nodiscard]] std::size_t num_partners() const { return std::clamp<std::size_t>(1024 / work_.size(), 8, 32); }
   [[nodiscard]] std::size_t num_tries() const {
     const std::size_t swaps = std::min<std::size_t>(1 << 17, (1 << 22) / work_.size());
-    return static_cast<std::size_t>(std::sqrt(static_cast<double>(swaps / num_partners())));
+    return static_cast<std::size_t>(std::sqrt(static_cast<double>(swaps) / static_cast<double>(num_partners())));
   }
 
   const PlacementInput& input_;
