@@ -9,6 +9,7 @@
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -16,7 +17,7 @@ namespace marble {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x4e414c50424d4dULL;
-constexpr std::uint32_t kVersion = 3;
+constexpr std::uint32_t kVersion = 4;
 
 class Writer {
  public:
@@ -157,9 +158,12 @@ void check_consistent(const Plan& plan) {
           plan.layout.num_tokens());
   for (const LayerPlan& layer : plan.layers) {
     require(layer.demand.size() == ring * ring, "plan is altered: demand of {} rank pairs", layer.demand.size());
-    for (const PairDemand& demand : layer.demand)
-      require(demand.slice >= 0 && demand.slice <= layer.num_slices, "plan is altered: slice {} of {}", demand.slice,
-              layer.num_slices);
+    std::int32_t last = 0;
+    for (const PairDemand& demand : layer.demand) {
+      require(demand.slice >= 0, "plan is altered: slice {}", demand.slice);
+      last = std::max(last, demand.slice);
+    }
+    require(layer.num_slices == last, "plan is altered: {} slices, of which the last is {}", layer.num_slices, last);
   }
 }
 

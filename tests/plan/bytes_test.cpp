@@ -61,6 +61,16 @@ TEST(PlanBytesTest, EveryTruncationAndEveryFlippedByteIsRefused) {
   }
 }
 
+TEST(PlanBytesTest, RefusesStepsThatDoNotFitTheDemand) {
+  for (const std::int32_t change : {-1, 1}) {
+    Plan plan = make_plan(testing::random_layout(3), {}, {.ring = 3},
+                          {.placement = Placement::striped, .strategy = Strategy::ring, .block = 4, .stripe = 4});
+    ASSERT_EQ(plan.layers[0].num_slices, 2);
+    plan.layers[0].num_slices += change;
+    EXPECT_THROW(static_cast<void>(plan_from_bytes(to_bytes(plan))), InvalidArgument);
+  }
+}
+
 TEST(PlanBytesTest, RefusesAPlanForAnotherLayout) {
   EXPECT_THROW(check_plan_for(some_plan(), testing::random_layout(4)), InvalidArgument);
   EXPECT_NO_THROW(check_plan_for(some_plan(), testing::random_layout(3)));
