@@ -129,9 +129,8 @@ struct NcclOptions {
   Rung rung = Rung::automatic;    // automatic: MARBLE_TRANSPORT_RUNG, if set
   std::string nccl_library = {};  // empty: MARBLE_NCCL_LIBRARY, else the one that is loaded, else libnccl.so.2
   std::chrono::milliseconds time_limit{60'000};  // of one wait, and of each collective call
-  std::int64_t staging_bytes =
-      std::int64_t{64}
-      << 20;  // for receives that are not in reserved memory; as many for such sends where puts are used
+  /// For receives that are not in reserved memory; over puts also for such sends, with as many bytes on all ranks.
+  std::int64_t staging_bytes = std::int64_t{64} << 20;
 };
 
 /// Fills in what the options leave open; so a caller knows its device before it makes anything. Throws InvalidArgument,
