@@ -63,8 +63,10 @@ TEST(PlanBytesTest, EveryTruncationAndEveryFlippedByteIsRefused) {
 
 TEST(PlanBytesTest, RefusesStepsThatDoNotFitTheDemand) {
   for (const std::int32_t change : {-1, 1}) {
-    Plan plan = make_plan(testing::random_layout(3), {}, {.ring = 3},
-                          {.placement = Placement::striped, .strategy = Strategy::ring, .block = 4, .stripe = 4});
+    Layout layout;
+    layout.add_sample(std::vector<Span>{{Mode::causal, 24}});
+    Plan plan = make_plan(layout, {}, {.ring = 3},
+                          {.placement = Placement::contiguous, .strategy = Strategy::ring, .block = 4, .stripe = 4});
     ASSERT_EQ(plan.layers[0].num_slices, 2);
     plan.layers[0].num_slices += change;
     EXPECT_THROW(static_cast<void>(plan_from_bytes(to_bytes(plan))), InvalidArgument);
