@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 JOBS ?= $(shell nproc)
+# Tests at once; they share one GPU.
+GPU_JOBS ?= 8
 
 # Containers run as root; Open MPI asks to be told twice that this is meant.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -46,7 +48,7 @@ gpu-test:
 	@scripts/setup.sh build
 	cmake --preset cuda
 	cmake --build --preset cuda -j $(JOBS) --target gpu_tests
-	ctest --preset cuda -L gpu -j 8
+	ctest --preset cuda -L gpu -j $(GPU_JOBS)
 	JOBS=$(JOBS) scripts/test_python.sh gpu
 
 gpu-bench:
