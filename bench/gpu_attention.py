@@ -10,13 +10,15 @@ cases), and compiled FlexAttention with a prebuilt block mask (packed cases), in
 medians of device events. Beside flash, MARBLE's kernels for any GPU from sm_80 on are timed too ("marble plain").
 Backward is the whole layer's: for MARBLE delta, zeroed sums, kernels and dQ's cast; also once with deterministic
 sums. TFLOP/s count legal pairs only: 4 * head_dim per pair and query head, 10 * head_dim backward.
-Outputs and gradients are compared with each other before anything is timed.
+Outputs and gradients are compared before anything is timed: a peer that fails, or differs from MARBLE, is listed and
+not timed; a case in which MARBLE agrees with none ends the run.
 """
 
 import argparse
 import ctypes
 import datetime
 import functools
+import importlib.metadata
 import json
 import pathlib
 import statistics
@@ -213,13 +215,17 @@ def interleaved(calls, repeats):
 
 @functools.cache
 def flash_attn_func():
-    """FlashAttention-4's; None, said once, where it is not installed."""
+    """FlashAttention-4's; None, said once, where it does not import."""
     try:
         from flash_attn.cute import flash_attn_func as function
-    except ImportError as error:
-        print(f"flash-4: not installed ({error})", flush=True)
+    except Exception as error:  # its compiler looks for libraries and devices on import
+        print(f"flash-4: does not import ({reason(error)})", flush=True)
         return None
     return function
+
+
+def reason(error):
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def flash_attention_4(causal, q, k, v):
@@ -261,18 +267,36 @@ def differentiated(call, inputs, dout):
     return (lambda: torch.autograd.grad(output, inputs, dout, retain_graph=True)), forward_backward
 
 
-def compare(name, case, calls, backwards):
+def difference(case, call, backward):
+    """What differs between the case's results and a peer's; None where nothing does."""
+    with torch.no_grad():
+        error = case.difference(case.out, call())
+    if not error < 0.01:
+        return f"output differs by {error:.3g}"
+    for gradient, mine, theirs in zip("qkv", (case.dq, case.dk, case.dv), backward()):
+        error = case.difference(mine, theirs)
+        if not error < 0.02:
+            return f"d{gradient} differs by {error:.3g}"
+    return None
+
+
+def compared(case, calls, leaves, dout):
+    """Of peers that agree with the case, calls of backward and of both passes; of others, what they are and why."""
     case.forward()
     case.backward()
+    agreed, refused = {}, {}
     for peer, call in calls.items():
-        with torch.no_grad():
-            error = case.difference(case.out, call())
-        if not error < 0.01:
-            sys.exit(f"{name}: output differs from {peer}'s by {error:.3g}")
-        for gradient, mine, theirs in zip("qkv", (case.dq, case.dk, case.dv), backwards[peer]()):
-            error = case.difference(mine, theirs)
-            if not error < 0.02:
-                sys.exit(f"{name}: d{gradient} differs from {peer}'s by {error:.3g}")
+        try:
+            backward, both = differentiated(call, leaves, dout)
+            differs = difference(case, call, backward)
+        except Exception as error:  # whatever a peer raises: the others can still be timed
+            refused[peer] = ("failed", reason(error))
+            continue
+        if differs:
+            refused[peer] = ("wrong", differs)
+        else:
+            agreed[peer] = (backward, both)
+    return agreed, refused
 
 
 def run_case(marble, name, samples, window, dim, repeats):
@@ -286,10 +310,14 @@ def run_case(marble, name, samples, window, dim, repeats):
     case = Case(marble, samples, window, heads, kv_heads, dim, (q, k, v, dout))
     leaves = [x.requires_grad_() for x in (q, k, v)]
     calls, pairs = peers(samples, window, tokens, q, k, v)
-    backwards, both = {}, {}
-    for peer, call in calls.items():
-        backwards[peer], both[peer] = differentiated(call, leaves, dout)
-    compare(name, case, calls, backwards)
+    agreed, refused = compared(case, calls, leaves, dout)
+    for peer, (status, why) in refused.items():
+        print(f"{name} d{dim}: {peer} {status}: {why}", flush=True)
+    if not agreed:
+        sys.exit(f"{name} d{dim}: no peer agrees")
+    calls = {peer: calls[peer] for peer in agreed}
+    backwards = {peer: backward for peer, (backward, _) in agreed.items()}
+    both = {peer: both for peer, (_, both) in agreed.items()}
 
     def without_gradients(call):
         def run():
@@ -311,13 +339,20 @@ def run_case(marble, name, samples, window, dim, repeats):
     if "flash" in calls:
         inputs = [x.detach() for x in (q, k, v, dout)]
         plain = Case(marble, samples, window, heads, kv_heads, dim, inputs, plain=True)
-        compare(f"{name}, plain kernels", plain, calls, backwards)
+        plain.forward()
+        plain.backward()
+        differs = difference(plain, calls["flash"], backwards["flash"])
+        if differs:
+            sys.exit(f"{name} d{dim}, plain kernels: {differs}")
         timed["forward"]["marble plain"] = plain.forward
         timed["backward"]["marble plain"] = plain.backward
         timed["forward+backward"]["marble plain"] = lambda: (plain.forward(), plain.backward())
     tiles = marble.lib.marble_bench_tiles(case.problem) * 128 * 128
     shape = (name, heads, kv_heads, dim, tokens, window, pairs, tiles)
-    result = []
+    result = [
+        {"case": name, "system": peer, "head_dim": dim, "tokens": tokens, "status": status, "reason": why}
+        for peer, (status, why) in refused.items()
+    ]
     for direction, systems in timed.items():
         result += case_rows(shape, direction, interleaved(systems, repeats))
     case.close()
@@ -346,6 +381,8 @@ def case_rows(shape, direction, times):
         }
         if system.startswith("marble"):
             row["tile_tflops"] = round(flops * tiles / ms / 1e9, 1)
+        if system == "flash-4":
+            row["version"] = importlib.metadata.version("flash-attn-4")
         result.append(row)
     return result
 
@@ -408,7 +445,7 @@ def main():
         found = run_case(marble, name, samples, window, dim, arguments.repeats)
         rows += [{**row, **about(arguments)} for row in found]
         for direction in FLOPS:
-            ours, *others = (row for row in found if row["direction"] == direction)
+            ours, *others = (row for row in found if row.get("direction") == direction)
             print(
                 f"{name:28s} d{dim:<4d} {direction:16s} marble {ours['tflops']:6.1f} "
                 f"(tiles {ours['tile_tflops']:6.1f})  "
