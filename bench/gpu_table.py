@@ -34,9 +34,10 @@ def read(name):
 
 
 class Figures:
-    """Rows by case, head dimension, direction and system."""
+    """Rows by case, head dimension, direction and system; those of peers that were not timed are left out."""
 
     def __init__(self, rows):
+        rows = [r for r in rows if "status" not in r]
         self.rows = {(r["case"], r["head_dim"], r["direction"], r["system"]): r for r in rows}
         self.cases = list(dict.fromkeys((r["case"], r["head_dim"]) for r in rows))
 
@@ -54,13 +55,14 @@ class Figures:
         return sorted(rows, key=lambda r: -r["tflops"])
 
     def cell(self, case, direction, every_peer=False):
+        """MARBLE's speed and its ratio to the best peer, and to FlashAttention-4 where it was measured."""
         row = self.get(case, direction, "marble")
         if row is None:
             return NOT_MEASURED
         found = self.peers(case, direction)
+        shown = [peer for peer in found if every_peer or peer is found[0] or peer["system"] == "flash-4"]
         return f"{row['tflops']:.0f}" + "".join(
-            f", {row['tflops'] / peer['tflops']:.2f} of {NAMES[peer['system']]}"
-            for peer in (found if every_peer else found[:1])
+            f", {row['tflops'] / peer['tflops']:.2f} of {NAMES[peer['system']]}" for peer in shown
         )
 
     def deterministic(self, case):
@@ -77,7 +79,18 @@ class Figures:
 
 
 def machine(rows):
-    return ", ".join(sorted({f"{r['machine']}, cuDNN {r['cudnn']}" for r in rows}))
+    versions = sorted({f"{NAMES[r['system']]} {r['version']}" for r in rows if "version" in r})
+    return ", ".join([*sorted({f"{r['machine']}, cuDNN {r['cudnn']}" for r in rows}), *versions])
+
+
+def refused(figures, rows):
+    """A line for each peer that failed or was wrong."""
+    lines = []
+    for row in rows:
+        if "status" in row:
+            case = figures.label((row["case"], row["head_dim"]))
+            lines.append(f"{NAMES[row['system']]} was not timed on {case}: {row['status']}, {row['reason']}.")
+    return lines
 
 
 def readme_table(rows):
@@ -102,7 +115,8 @@ def kernels_table(rows):
         cells += [figures.cell(case, "forward+backward"), figures.deterministic(case)]
         cells.append(figures.get(case, "forward", "marble")["commit"])
         lines.append(f"| {figures.label(case)} | " + " | ".join(cells) + " |")
-    return lines
+    notes = refused(figures, rows)
+    return lines + (["", *notes] if notes else [])
 
 
 def plain_table(rows):
