@@ -107,7 +107,9 @@ class BackwardLoader {
     send_dq(message);
   }
 
+  /// Wide tiles' consumers add dQ themselves; unless in turns, nobody reads of it.
   __device__ __forceinline__ void send_dq(const DqMessage& message) {
+    if (!Traits::kStagesDq && params_.order.query_turns == nullptr) return;
     const int slot = static_cast<int>(state_.stages.count % kDqMessages);
     shared_.dq_message[slot] = message;
     barrier_arrive(&shared_.dq_asked[slot]);
