@@ -23,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace marble {
 
@@ -115,6 +116,14 @@ enum class Rung : std::int32_t {
   sendrecv,  // NCCL's grouped send and receive
 };
 [[nodiscard]] std::string_view to_string(Rung rung);
+
+struct PossibleRung {
+  Rung rung = Rung::automatic;
+  std::string needs;  // of the machines and of NCCL
+};
+/// The rungs that the number of nodes allows, in the order in which they are tried. All ranks take the same, the first
+/// whose needs are met between all of them: only ranks that have met know which (Transport::describe).
+[[nodiscard]] std::vector<PossibleRung> possible_rungs(std::int32_t num_ranks, std::int32_t ranks_per_node);
 
 struct NcclOptions {
   // Negative, empty or 0: from the environment, of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT) or

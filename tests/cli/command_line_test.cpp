@@ -89,6 +89,21 @@ TEST(CommandLine, PlanDocumentHasTheStableFields) {
     EXPECT_GE(plan["exchange"][key].get<std::int64_t>(), 0) << key;
   }
   EXPECT_GT(plan["memory_bytes"].get<std::int64_t>(), 0);
+  ASSERT_EQ(plan["rungs"].size(), 3U);
+  EXPECT_EQ(plan["rungs"][0]["rung"], "copy");
+  EXPECT_TRUE(plan["rungs"][0]["needs"].is_string());
+}
+
+TEST(CommandLine, PlanSaysWhichRungsItsNodesAllow) {
+  const CommandResult one_node = run_marble("plan " + kPack + "--ring 4 --placement ptrr");
+  EXPECT_THAT(one_node.out, HasSubstr("between 4 ranks on 1 node;"));
+  EXPECT_THAT(one_node.out, HasSubstr("  copy      needs peer access"));
+  const CommandResult two_nodes = run_marble("plan " + kPack + "--ring 4 --ranks-per-node 2 --placement ptrr");
+  EXPECT_THAT(two_nodes.out, HasSubstr("between 4 ranks on 2 nodes;"));
+  EXPECT_THAT(two_nodes.out, testing::Not(HasSubstr("  copy ")));
+  EXPECT_THAT(two_nodes.out, HasSubstr("  put       needs NCCL 2.29.2 or newer"));
+  EXPECT_THAT(two_nodes.out, HasSubstr("  sendrecv  needs NCCL 2.14"));
+  EXPECT_THAT(run_marble("plan " + kPack + "--placement ptrr").out, testing::Not(HasSubstr("rungs")));
 }
 
 TEST(CommandLine, PlanHasOneEntryPerLayerKindOfTheModel) {

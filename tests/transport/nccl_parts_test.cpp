@@ -105,6 +105,17 @@ TEST(RungChoice, CopiesWithinAHostAndPutsBetweenHosts) {
   EXPECT_EQ(choice.why_not_better, "copy: ranks 0 and 1 are on different hosts");
 }
 
+TEST(PossibleRungs, AreTheLadderWithoutCopiesBetweenNodes) {
+  const auto rungs = [](std::int32_t num_ranks, std::int32_t ranks_per_node) {
+    std::vector<Rung> result;
+    for (const PossibleRung& possible : possible_rungs(num_ranks, ranks_per_node)) result.push_back(possible.rung);
+    return result;
+  };
+  EXPECT_EQ(rungs(8, 8), (std::vector{Rung::copy, Rung::put, Rung::sendrecv}));
+  EXPECT_EQ(rungs(9, 8), (std::vector{Rung::put, Rung::sendrecv}));
+  EXPECT_TRUE(rungs(1, 8).empty());
+}
+
 TEST(RungChoice, OneRankThatCannotDecidesForAll) {
   std::vector<Capability> ranks = {capable("a"), capable("a"), capable("a")};
   ranks[2].no_copy = "no peer access";

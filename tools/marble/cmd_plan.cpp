@@ -9,6 +9,7 @@
 #include "marble/cost.hpp"
 #include "marble/error.hpp"
 #include "marble/plan.hpp"
+#include "marble/transport.hpp"
 
 #include <fmt/format.h>
 
@@ -104,6 +105,17 @@ Json steps_json(const Plan& plan) {
   return steps;
 }
 
+std::vector<PossibleRung> rungs_of(const Mesh& mesh) {
+  return possible_rungs(mesh.num_ranks(), mesh.ranks_per_node);
+}
+
+Json rungs_json(const Mesh& mesh) {
+  Json rungs = Json::array();
+  for (const PossibleRung& possible : rungs_of(mesh))
+    rungs.push_back({{"rung", to_string(possible.rung)}, {"needs", possible.needs}});
+  return rungs;
+}
+
 Json plan_json(const Planned& planned, DType dtype) {
   const Plan& plan = planned.plan;
   Json layers = Json::array();
@@ -113,6 +125,7 @@ Json plan_json(const Planned& planned, DType dtype) {
   return {{"layout", layout_json(plan.layout)},
           {"mesh",
            {{"ring", plan.mesh.ring}, {"ulysses", plan.mesh.ulysses}, {"ranks_per_node", plan.mesh.ranks_per_node}}},
+          {"rungs", rungs_json(plan.mesh)},
           {"canonical", to_string(plan.canonical)},
           {"placement", to_string(plan.placement)},
           {"layers", layers},
@@ -170,6 +183,16 @@ void print_steps(const Plan& plan) {
   }
 }
 
+/// How the nccl transport would move bytes. This machine need not be one of those that will run the plan.
+void print_rungs(const Mesh& mesh) {
+  const std::int32_t ranks = mesh.num_ranks(), nodes = (ranks + mesh.ranks_per_node - 1) / mesh.ranks_per_node;
+  if (ranks == 1) return;
+  fmt::print("\nrungs of transport nccl between {} ranks on {} node{}; all take the first that all of them can:\n",
+             ranks, nodes, nodes == 1 ? "" : "s");
+  for (const PossibleRung& possible : rungs_of(mesh))
+    fmt::print("  {:<9} needs {}\n", to_string(possible.rung), possible.needs);
+}
+
 void print_plan(const NamedLayout& named, const Planned& planned, DType dtype) {
   const Plan& plan = planned.plan;
   fmt::print("{}", layout_summary(named));
@@ -183,6 +206,7 @@ void print_plan(const NamedLayout& named, const Planned& planned, DType dtype) {
   fmt::print("why: {}\n", planned.choice.why);
   for (const LayerEstimate& layer : planned.choice.best().layers) fmt::print("     {}\n", layer.why);
   print_properties(plan);
+  print_rungs(plan.mesh);
   fmt::print("\nplanned in {:.1f} ms, chosen in {:.1f} ms; {:.1f} MiB a rank in {} backward\n", planned.planning_ms,
              planned.choice_ms, static_cast<double>(memory_bytes(plan, dtype)) / (1024.0 * 1024.0), to_string(dtype));
 }

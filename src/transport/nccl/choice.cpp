@@ -6,15 +6,11 @@
 
 #include "marble/error.hpp"
 
-#include <array>
 #include <fstream>
 #include <unistd.h>
 
 namespace marble::nccl {
 namespace {
-
-/// Best first. Between GPUs of one host a put is a copy, after one into its window.
-constexpr std::array kLadder = {Rung::copy, Rung::put, Rung::sendrecv};
 
 const std::string& reason_of(const Capability& rank, Rung rung) {
   return rung == Rung::copy ? rank.no_copy : rung == Rung::put ? rank.no_put : rank.no_sendrecv;

@@ -6,12 +6,16 @@
 
 #include "marble/transport.hpp"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <string>
 
 namespace marble::nccl {
+
+/// Best first. Between GPUs of one host a put is a copy, after one into its window.
+inline constexpr std::array kLadder = {Rung::copy, Rung::put, Rung::sendrecv};
 
 /// What one rank can do. Reasons are empty for what it can.
 struct Capability {
