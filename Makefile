@@ -54,7 +54,7 @@ gpu-test:
 gpu-bench:
 	@scripts/setup.sh build
 	cmake --preset cuda -DMARBLE_BENCH=ON
-	cmake --build --preset cuda -j $(JOBS) --target marble_gpu_bench marble_cli
+	cmake --build --preset cuda -j $(JOBS) --target marble_gpu_bench gpu_plan_forms marble_cli
 	bench/gpu.sh
 	bench/across_gpus.sh
 

@@ -3,12 +3,14 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The GPU benchmarks, after a build with -DMARBLE_CUDA=ON -DMARBLE_BENCH=ON (make gpu-bench): speed and errors beside
-# their peers. Rows go to bench/results, with machine and commit; the tables in README.md and docs/kernels.md are made
-# from them.
+# their peers, and what the form of a plan costs. Rows go to bench/results, with machine and commit; the tables in
+# README.md and docs/kernels.md are made from them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-lib="${BUILD:-build/cuda}/bench/libmarble_gpu_bench.so"
+build="${BUILD:-build/cuda}/bench"
+lib="$build/libmarble_gpu_bench.so"
 python3 bench/gpu_attention.py --lib "$lib" --out bench/results/gpu_attention.jsonl "$@"
 python3 bench/gpu_errors.py --lib "$lib" --out bench/results/gpu_errors.jsonl "$@"
+"$build/gpu_plan_forms" | tee bench/results/gpu_plan_forms.jsonl
 python3 bench/gpu_table.py

@@ -148,6 +148,15 @@ def errors_table(rows):
     return lines
 
 
+def forms_table(rows):
+    """What the form of a plan costs."""
+    lines = ["| forward, d 128, 32/4 heads | mask | times | ms | commit |", "|---|---|---|---|---|"]
+    for row in rows:
+        times = f"{row['ms']:.2f} and {row['base_ms']:.2f}"
+        lines.append(f"| {row['comparison']} | {row['layout']} | {row['ratio']:.3f} | {times} | {row['commit']} |")
+    return lines
+
+
 def replaced(text, block, lines):
     begin, end = f"<!-- {block}: made by bench/gpu_table.py -->\n", f"<!-- {block}: end -->"
     if begin not in text or end not in text:
@@ -168,6 +177,7 @@ def main():
         "gpu speed": kernels_table(speed),
         "gpu plain": plain_table(speed),
         "gpu errors": errors_table(errors),
+        "gpu forms": forms_table(read("gpu_plan_forms.jsonl")),
     }
     for name, blocks in tables.items():
         path = ROOT / name

@@ -201,6 +201,16 @@ RankPlan assemble(const RankPlanParts& parts) {
   return RankPlan::from_assembled(std::move(bytes));
 }
 
+RankPlanParts parts_of(const RankPlan& plan) {
+  RankPlanParts parts;
+  parts.header = plan.header();
+  for_each_section(parts, [&](int index, auto& entries) {
+    const auto found = section<std::decay_t<decltype(entries[0])>>(plan, index);
+    entries.assign(found.begin(), found.end());
+  });
+  return parts;
+}
+
 RankPlan RankPlan::from_bytes(std::vector<std::byte> bytes) {
   check_frame(bytes);
   RankPlan plan;

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The sections of a rank plan while it is being made; `assemble` lays them into the flat buffer.
+// The sections of a rank plan while it is being made; `assemble` lays them into the flat buffer, `parts_of` takes them
+// out again.
 
 #include "marble/rank_plan.hpp"
 
@@ -29,5 +30,6 @@ struct RankPlanParts {
 };
 
 [[nodiscard]] RankPlan assemble(const RankPlanParts& parts);
+[[nodiscard]] RankPlanParts parts_of(const RankPlan& plan);
 
 }  // namespace marble

@@ -10,30 +10,8 @@
 #include <functional>
 #include <memory>
 #include <utility>
-#include <vector>
 
 namespace marble::test {
-
-[[nodiscard]] inline RankPlanParts parts_of(const RankPlan& plan) {
-  const auto copy = [](auto section) { return std::vector(section.begin(), section.end()); };
-  RankPlanParts parts;
-  parts.header = plan.header();
-  parts.buffers = copy(plan.buffers());
-  parts.head_map = copy(plan.head_map());
-  parts.query_segments = copy(plan.query_segments());
-  parts.segments = copy(plan.segments());
-  parts.rules = copy(plan.rules());
-  parts.forward_steps = copy(plan.forward_steps());
-  parts.backward_steps = copy(plan.backward_steps());
-  parts.works = copy(plan.works());
-  parts.items = copy(plan.items());
-  parts.runs = copy(plan.runs());
-  parts.key_valid = copy(plan.key_valid());
-  parts.exchanges = copy(plan.exchanges());
-  parts.transfers = copy(plan.transfers());
-  parts.finishes = copy(plan.finishes());
-  return parts;
-}
 
 /// Computes a changed copy of every plan that it is given.
 class EditingBackend final : public BackendDecorator {

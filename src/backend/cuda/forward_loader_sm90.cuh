@@ -5,8 +5,9 @@
 // The loading side of the Hopper forward kernel: tiles and shared memory, and the four warps that schedule, load and
 // build masks ahead of the consumers (attention_forward_sm90.cuh).
 
+#include "backend/cuda/attention_epilogue.cuh"
 #include "backend/cuda/attention_forward.hpp"
-#include "backend/cuda/ptx.cuh"
+#include "backend/cuda/ptx_bulk.cuh"
 #include "backend/cuda/tile_mask.cuh"
 #include "backend/cuda/tile_walk.cuh"
 
@@ -88,6 +89,13 @@ __device__ __forceinline__ void init_barriers(ForwardShared<T, kDim>& shared) {
   barrier_init_fence();
 }
 
+/// Units of equal length end together: all would then read their next states from memory at once.
+template <int kDim>
+__device__ __forceinline__ void prefetch_state(const ForwardParams& params, const UnitMessage& message) {
+  const UnitOutput unit = unit_output(params, message.index, message.block, message.flags);
+  if (!unit.starts_empty) bulk_prefetch(unit.state<kDim>(), kStateFloats<kDim> * sizeof(float));
+}
+
 /// One thread draws units, longest first as the plan sorted them, and announces them before anyone needs them: the
 /// chain counter, item, run costs three memory latencies.
 template <typename T, int kDim>
@@ -108,6 +116,7 @@ __device__ __forceinline__ void schedule(ForwardShared<T, kDim>& shared, const F
     }
     shared.work[work.stage] = message;
     barrier_arrive(&shared.work_full[work.stage]);
+    if (more) prefetch_state<kDim>(params, message);
   }
 }
 

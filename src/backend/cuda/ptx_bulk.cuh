@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// PTX for what the backward kernel moves beyond tiles: rows of statistics, fragments, and sums into global memory.
+// PTX for what the Hopper kernels move beyond tiles: states, rows of statistics, fragments, sums into global memory.
 
 #include "backend/cuda/ptx.cuh"
 
@@ -22,6 +22,11 @@ __device__ __forceinline__ void bulk_load(void* target, const void* source, std:
                    shared_address(target)),
                "l"(source), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
+}
+
+/// Asks for `bytes` contiguous bytes (a multiple of 16) in L2.
+__device__ __forceinline__ void bulk_prefetch(const void* source, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes));
 }
 
 /// Ordinary writes to shared memory before this are seen by wgmma and the copy engine after it.
