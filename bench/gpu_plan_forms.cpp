@@ -5,9 +5,7 @@
 //
 //   gpu_plan_forms > bench/results/gpu_plan_forms.jsonl
 
-#include "base/numeric.hpp"
 #include "plan/rank_plan_parts.hpp"
-#include "verify/random_tensor.hpp"
 
 #include "marble/cuda.hpp"
 #include "marble/error.hpp"
@@ -23,6 +21,7 @@
 #include <cstdio>
 #include <functional>
 #include <memory>
+#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -163,21 +162,26 @@ class Memory {
     return bytes > 0 ? owned_.back() : nullptr;
   }
 
-  TensorView random(std::int64_t rows, std::int32_t heads, std::uint64_t stream) {
-    constexpr std::int64_t kPeriod = std::int64_t{1} << 22;  // elements after which the numbers come again
+  TensorView random(std::int64_t rows, std::int32_t heads) {
+    constexpr std::int64_t kPeriod = 1024;  // rows after which the numbers come again
     const TensorView view = dense_view(take(rows * heads * kHeadDim * 2), DType::bf16, rows, heads, kHeadDim);
-    const std::int64_t size = rows * heads * kHeadDim;
-    std::vector<std::uint16_t> numbers(static_cast<std::size_t>(std::min(size, kPeriod)));
-    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = fp32_to_bf16(random_normal(0, stream, i));
-    for (std::int64_t i = 0; i < size; i += kPeriod)
-      backend_.copy_from_host(static_cast<std::uint16_t*>(view.data) + i, numbers.data(),
-                              std::min(kPeriod, size - i) * 2);
+    std::vector<float> numbers(static_cast<std::size_t>(kPeriod * heads * kHeadDim));
+    std::generate(numbers.begin(), numbers.end(), [&] { return normal_(generator_); });
+    const auto bytes = static_cast<std::int64_t>(numbers.size() * sizeof(float));
+    const TensorView source = dense_view(take(bytes), DType::fp32, kPeriod, heads, kHeadDim);
+    backend_.copy_from_host(source.data, numbers.data(), bytes);
+    for (std::int64_t row = 0; row < rows; row += kPeriod) {
+      const std::int64_t count = std::min(kPeriod, rows - row);
+      backend_.cast(source.block(0, count, 0, heads), view.block(row, count, 0, heads));
+    }
     return view;
   }
 
  private:
   Backend& backend_;
   std::vector<void*> owned_;
+  std::mt19937 generator_;
+  std::normal_distribution<float> normal_;
 };
 
 class Subject {
@@ -233,8 +237,8 @@ nlohmann::ordered_json compare(const Comparison& comparison) {
   Memory memory(*backend);
   const RankPlanHeader& header = comparison.base.header();
   const std::int64_t rows = header.rows;
-  const ForwardTensors tensors = {memory.random(rows, kHeads, 0), memory.random(rows, kKvHeads, 1),
-                                  memory.random(rows, kKvHeads, 2), memory.random(rows, kHeads, 3),
+  const ForwardTensors tensors = {memory.random(rows, kHeads), memory.random(rows, kKvHeads),
+                                  memory.random(rows, kKvHeads), memory.random(rows, kHeads),
                                   dense_view(memory.take(rows * kHeads * 4), DType::fp32, rows, kHeads, 1)};
   Subject base(*backend, memory, comparison.base, tensors);
   Subject form(*backend, memory, edited(comparison.base, comparison.edit), tensors);
