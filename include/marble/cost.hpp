@@ -16,23 +16,29 @@
 namespace marble {
 
 /// One step. Transfers travel under the work: the next step's fetch and, in backward, the return of the step before.
-/// compute_ns and hop_ns are each the largest of any rank. step_ns is how much later the last rank ends this step than
-/// the last rank ended the one before: ranks wait for the ranks whose keys or gradients they receive, for no others.
+/// compute_ns, memory_ns and hop_ns are each the largest of any rank. step_ns is how much later the last rank ends this
+/// step than the last rank ended the one before: ranks wait for the ranks whose keys or gradients they receive, for no
+/// others.
 struct StepCost {
   std::int64_t compute_ns = 0;
+  std::int64_t memory_ns = 0;  // backward: clearing the gradients of fetched keys, and adding those that return
   std::int64_t hop_ns = 0;
   std::int64_t step_ns = 0;
 };
 
 struct PassCost {
+  std::int64_t prepare_ns = 0;  // backward: delta, and clearing what gradients are added to
   std::int64_t enter_ns = 0;    // Ulysses scatter, before the first work
   std::vector<StepCost> steps;  // own keys, each slice, and in backward the own keys left for the last return to hide
-  std::int64_t return_ns = 0;   // backward: the last return, which no work is left to hide
+  std::int64_t return_ns = 0;   // backward: of the last return, what neither work nor the cast of dQ is left to hide
+  std::int64_t finish_ns = 0;   // backward: casts of dQ, dK and dV
   std::int64_t leave_ns = 0;    // Ulysses gather, after the last work
 
   [[nodiscard]] std::int64_t steps_ns() const;
   [[nodiscard]] std::int64_t total_ns() const;
   [[nodiscard]] std::int64_t compute_ns() const;
+  /// What memory bandwidth bounds, but for the Ulysses exchanges' packing.
+  [[nodiscard]] std::int64_t memory_ns() const;
 };
 
 /// One layer, forward and backward.
@@ -42,9 +48,10 @@ struct LayerCost {
 
   [[nodiscard]] std::int64_t total_ns() const { return forward.total_ns() + backward.total_ns(); }
   [[nodiscard]] std::int64_t compute_ns() const { return forward.compute_ns() + backward.compute_ns(); }
+  [[nodiscard]] std::int64_t memory_ns() const { return forward.memory_ns() + backward.memory_ns(); }
 };
 
-/// With the constants of plan.hardware. Casts and zeroing, which memory bandwidth bounds, are not counted.
+/// With the constants of plan.hardware.
 [[nodiscard]] LayerCost estimate(const Plan& plan, std::int32_t layer = 0, DType dtype = DType::bf16);
 
 /// Bytes that the fullest rank holds in one layer's backward: the caller's tensors and gradients, and the workspace
@@ -87,6 +94,7 @@ struct LayerEstimate {
   std::int64_t forward_ns = 0;
   std::int64_t backward_ns = 0;
   std::int64_t compute_ns = 0;          // of forward_ns + backward_ns: work of each step's slowest rank
+  std::int64_t memory_ns = 0;           // clearing, adding and casting
   std::int64_t ulysses_ns = 0;          // scatter and gather
   double step_busiest_over_mean = 1.0;  // in tile cost
   std::int64_t kv_tokens = 0;           // received, as exchange_tokens()

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the cost model knows of a machine: the paper's eight constants (section 04), the GPU's memory, and the cost of a
-// contiguous range. All are integers, so that every rank of a mesh computes the same times and makes the same choices.
-// Read from a JSON file (docs/hardware.md); the H200 of data/hardware/h200.json is compiled in as the default.
+// What the cost model knows of a machine: the paper's eight constants (section 04), the GPU's memory and its bandwidth,
+// and the cost of a contiguous range. All are integers, so that every rank of a mesh computes the same times and makes
+// the same choices. Read from a JSON file (docs/hardware.md); the H200 of data/hardware/h200.json is compiled in as the
+// default.
 
 #include <cstdint>
 #include <filesystem>
@@ -26,6 +27,9 @@ struct Hardware {
   // Bandwidth of one GPU, in 10^6 bytes a second each way with both ways busy.
   std::int64_t node_mbytes_per_s = 389'000;    // to ranks of its node
   std::int64_t network_mbytes_per_s = 45'000;  // to ranks of other nodes
+
+  /// Bytes read and written by kernels that only move them (casts, sums, packing), in 10^6 a second.
+  std::int64_t memory_mbytes_per_s = 4'100'000;
 
   std::int64_t step_ns = 25'000;      // fixed cost of a step: launches, one hop's latency, meeting its neighbours
   std::int64_t exchange_ns = 60'000;  // fixed cost of an all-to-all, Ulysses' included

@@ -37,7 +37,7 @@ bool as_fast(std::int64_t ns, std::int64_t best_ns) {
 }
 
 /// Of a list whose first is the fastest that fits, brings the one that receives fewest keys among those as fast to the
-/// front: what is moved is also cleared, added and held, which the model does not count.
+/// front: what is moved is also held, and takes energy, which the model does not count.
 template <typename T, typename Fits, typename Ns, typename Received>
 void prefer_fewest_keys(std::vector<T>& sorted, Fits&& fits, Ns&& ns, Received&& received) {
   auto best = sorted.begin();
@@ -65,6 +65,7 @@ Scored score(const Plan& plan, const LayerPlan& layer, DType dtype) {
       .forward_ns = cost.forward.total_ns(),
       .backward_ns = cost.backward.total_ns(),
       .compute_ns = cost.compute_ns(),
+      .memory_ns = cost.memory_ns(),
       .ulysses_ns = cost.forward.enter_ns + cost.forward.leave_ns + cost.backward.enter_ns + cost.backward.leave_ns,
       .step_busiest_over_mean = tile_balances(plan, layer).steps,
       .kv_tokens = received_rows(plan, layer)};

@@ -18,9 +18,10 @@ double over(std::int64_t a, std::int64_t b) {
   return b == 0 ? 1.0 : static_cast<double>(a) / static_cast<double>(b);
 }
 
-/// Time beyond the work of each step's slowest rank: transfers that no work hides, and fixed costs.
+/// Time beyond the work of each step's slowest rank and what memory bounds: transfers that no work hides, and fixed
+/// costs.
 std::int64_t waiting_ns(const LayerEstimate& layer) {
-  return layer.total_ns() - layer.compute_ns - layer.ulysses_ns;
+  return layer.total_ns() - layer.compute_ns - layer.memory_ns - layer.ulysses_ns;
 }
 
 struct Saving {
@@ -30,15 +31,16 @@ struct Saving {
 
 /// What a candidate's layers cost in all, by cause.
 struct Causes {
-  std::int64_t compute = 0, waiting = 0, ulysses = 0;
+  std::int64_t compute = 0, memory = 0, waiting = 0, ulysses = 0;
 };
 
 Causes causes(const LayerEstimate& layer) {
-  return {layer.compute_ns, waiting_ns(layer), layer.ulysses_ns};
+  return {layer.compute_ns, layer.memory_ns, waiting_ns(layer), layer.ulysses_ns};
 }
 
 Saving largest_saving(const Causes& best, const Causes& other) {
   const std::array savings = {Saving{other.compute - best.compute, "the slowest rank of each step computes less"},
+                              Saving{other.memory - best.memory, "fewer bytes are cleared, added and cast"},
                               Saving{other.waiting - best.waiting, "fewer transfers and fixed costs stay unhidden"},
                               Saving{other.ulysses - best.ulysses, "the Ulysses exchanges move less"}};
   return *std::max_element(savings.begin(), savings.end(),

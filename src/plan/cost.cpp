@@ -10,6 +10,8 @@
 //   3. Links inside and across nodes work side by side, each way at full rate: a rank's transfers take as long as the
 //      slower of the two, and the longer of what it sends and receives.
 //   4. All Ulysses ranks of a ring rank count as the one with the most heads.
+//   5. What only moves bytes takes its bytes, read and written, over the memory's bandwidth. The callers' tensors are
+//      taken to be dense; nobody knows their strides here.
 
 #include "plan/cost.hpp"
 
@@ -17,6 +19,7 @@
 #include "plan/local_split.hpp"
 #include "plan/slices.hpp"
 #include "plan/tile_cost.hpp"
+#include "plan/ulysses_cost.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -24,17 +27,7 @@
 namespace marble {
 namespace {
 
-/// Rows or bytes that one rank moves, by link.
-struct Moved {
-  std::int64_t node = 0;
-  std::int64_t network = 0;
-
-  void add(std::int64_t amount, bool same_node) { (same_node ? node : network) += amount; }
-};
-
-Moved longer(const Moved& a, const Moved& b) {
-  return {std::max(a.node, b.node), std::max(a.network, b.network)};
-}
+constexpr std::int64_t kFp32 = 4;
 
 class LayerEstimator {
  public:
@@ -47,6 +40,7 @@ class LayerEstimator {
         io_row_(2 * heads_.kv * plan.model.head_dim * size_of(dtype)),
         fp32_row_(2 * heads_.kv * plan.model.head_dim * size_of(DType::fp32)),
         element_(size_of(dtype)),
+        replicates_(replicates_key_heads(plan.model, plan.mesh.ulysses)),
         peers_(plan, layer),
         splits_(splits_own_keys(plan, layer)) {
     for (std::size_t s = 0; s < num_steps(); ++s) hops_.push_back(measure_hops(s));
@@ -54,7 +48,7 @@ class LayerEstimator {
 
   [[nodiscard]] PassCost forward() const {
     const TileTime tile = forward_tile(hardware_, plan_.block, plan_.model.head_dim);
-    PassCost pass{.enter_ns = scatter_ns(1, 0, 2), .leave_ns = gather_ns(1, 0, element_, 1)};
+    PassCost pass{.enter_ns = scatter_ns(), .leave_ns = gather_ns()};
     Moments starts(ring(), 0);
     for (std::size_t s = 0; s < num_steps(); ++s) {
       const Moments fetched = arrivals(s + 1, Way::fetch, starts, starts, io_row_);
@@ -71,25 +65,29 @@ class LayerEstimator {
   }
 
   [[nodiscard]] PassCost backward() const {
-    PassCost pass{.enter_ns = scatter_back_ns(), .leave_ns = gather_ns(1, 2, dkv_element(), 0)};
+    PassCost pass{.prepare_ns = prepare_ns(),
+                  .enter_ns = scatter_back_ns(),
+                  .finish_ns = finish_dq_ns() + finish_keys_ns(),
+                  .leave_ns = gather_back_ns()};
     const bool fetches_again = plan_.keep != Keep::fetched;
     Moments starts(ring(), 0);
     for (std::size_t s = 0; s < num_steps() + (splits_ ? 1 : 0); ++s) {
       // A step begins where the work before it ended, so the return of that work was handed over then, too.
-      const Moments returned = arrivals(s > 0 ? s - 1 : 0, Way::give_back, starts, starts, fp32_row_);
+      const std::size_t last = s > 0 ? s - 1 : 0;
+      const Moments returned = arrivals(last, Way::give_back, starts, starts, fp32_row_);
       const std::size_t next = fetches_again ? s + 1 : num_steps();
       const Moments fetched = arrivals(next, Way::fetch, starts, returned, io_row_);
       StepCost& cost = pass.steps.emplace_back();
       for (std::size_t r = 0; r < ring(); ++r) {
-        const std::int64_t compute = backward_compute_ns(s, r);
+        const std::int64_t compute = backward_compute_ns(s, r), clear = clear_ns(s, r), add = add_ns(last, r);
         cost.compute_ns = std::max(cost.compute_ns, compute);
+        cost.memory_ns = std::max(cost.memory_ns, clear + add);
         cost.hop_ns = std::max(cost.hop_ns, hop_ns(next, r, io_row_) + (s > 1 ? hop_ns(s - 1, r, fp32_row_) : 0));
-        starts[r] = std::max({starts[r] + compute, returned[r], fetched[r]}) + hardware_.step_ns;
+        starts[r] = std::max({starts[r] + clear + compute, returned[r], fetched[r]}) + add + hardware_.step_ns;
       }
       cost.step_ns = front(starts) - pass.steps_ns();
     }
-    if (!splits_ && num_steps() > 1)
-      pass.return_ns = front(arrivals(num_steps() - 1, Way::give_back, starts, starts, fp32_row_)) - front(starts);
+    if (!splits_ && num_steps() > 1) pass.return_ns = last_return_ns(starts);
     return pass;
   }
 
@@ -103,21 +101,22 @@ class LayerEstimator {
     const std::int64_t head_dim = plan_.model.head_dim;
     const std::int64_t work = tiles_ns(sum, forward_tile(hardware_, plan_.block, head_dim)) +
                               tiles_ns(sum, backward_tile(hardware_, plan_.block, head_dim));
-    return work / ring_ + 2 * hardware_.step_ns + scatter_ns(1, 0, 2) + gather_ns(1, 0, element_, 1) +
-           scatter_back_ns() + gather_ns(1, 2, dkv_element(), 0);
+    return work / ring_ + 2 * hardware_.step_ns + prepare_ns() + finish_dq_ns() + finish_keys_ns() + scatter_ns() +
+           gather_ns() + scatter_back_ns() + gather_back_ns();
   }
 
  private:
   [[nodiscard]] std::size_t num_steps() const { return static_cast<std::size_t>(layer_.num_slices) + 1; }
   [[nodiscard]] std::size_t ring() const { return static_cast<std::size_t>(ring_); }
 
-  [[nodiscard]] std::int64_t node_of(std::int64_t ring_rank, std::int64_t u) const {
-    return (ring_rank * plan_.mesh.ulysses + u) / plan_.mesh.ranks_per_node;
-  }
+  /// Rows that a ring rank moves for one step.
+  struct Hop {
+    Moved longest;  // of both ways, on the Ulysses rank with the longest way
+    std::int64_t fetched = 0, given = 0;
+  };
 
-  /// Rows that every ring rank moves for step s: the longer of both ways, on the Ulysses rank with the longest way.
-  [[nodiscard]] std::vector<Moved> measure_hops(std::size_t s) const {
-    std::vector<Moved> hops(ring());
+  [[nodiscard]] std::vector<Hop> measure_hops(std::size_t s) const {
+    std::vector<Hop> hops(ring());
     if (s == 0) return hops;
     const auto step = static_cast<std::int64_t>(s);
     // Ulysses groups that fill nodes evenly cross them alike.
@@ -125,26 +124,22 @@ class LayerEstimator {
     for (std::int64_t r = 0; r < ring_; ++r)
       for (std::int64_t u = 0; u < ways; ++u) {
         Moved in, out;
-        const std::int64_t node = node_of(r, u);
+        const std::int64_t node = node_of(plan_.mesh, r, u);
         for (const std::int64_t source : peers_.sources(r, step))
-          in.add(fetched_rows(plan_, layer_, r, source), node_of(source, u) == node);
+          in.add(fetched_rows(plan_, layer_, r, source), node_of(plan_.mesh, source, u) == node);
         for (const std::int64_t target : peers_.targets(r, step))
-          out.add(fetched_rows(plan_, layer_, target, r), node_of(target, u) == node);
-        Moved& hop = hops[static_cast<std::size_t>(r)];
-        hop = longer(hop, longer(in, out));
+          out.add(fetched_rows(plan_, layer_, target, r), node_of(plan_.mesh, target, u) == node);
+        Hop& hop = hops[static_cast<std::size_t>(r)];
+        hop = {longer(hop.longest, longer(in, out)), in.node + in.network, out.node + out.network};
       }
     return hops;
-  }
-
-  [[nodiscard]] std::int64_t travel(const Moved& rows, std::int64_t row_bytes) const {
-    return std::max(travel_ns(rows.node * row_bytes, hardware_.node_mbytes_per_s),
-                    travel_ns(rows.network * row_bytes, hardware_.network_mbytes_per_s));
   }
 
   /// Transfers of step s at ring rank r, or none beyond the last step. A ring's hop has its latency in step_ns.
   [[nodiscard]] std::int64_t hop_ns(std::size_t s, std::size_t r, std::int64_t row_bytes) const {
     if (s >= num_steps()) return 0;
-    const std::int64_t ns = travel(hops_[s][r], row_bytes);
+    const Moved& rows = hops_[s][r].longest;
+    const std::int64_t ns = travel_ns(hardware_, {rows.node * row_bytes, rows.network * row_bytes});
     return ns > 0 && layer_.strategy != Strategy::ring ? ns + hardware_.exchange_ns : ns;
   }
 
@@ -199,47 +194,65 @@ class LayerEstimator {
     return static_cast<std::int64_t>(femtoseconds * heads_.q / 1'000'000);
   }
 
-  /// Gradients of replicated key heads travel in fp32, to be summed by their owner.
-  [[nodiscard]] std::int64_t dkv_element() const {
-    return replicates_key_heads(plan_.model, plan_.mesh.ulysses) ? size_of(DType::fp32) : element_;
+  [[nodiscard]] std::int64_t memory_ns(std::int64_t bytes) const {
+    return travel_ns(bytes, hardware_.memory_mbytes_per_s);
   }
 
-  /// An all-to-all of a Ulysses group in which a rank's row of `q` query heads, `kv` key heads takes row_bytes(q, kv).
-  template <typename RowBytes>
-  [[nodiscard]] std::int64_t ulysses_ns(RowBytes&& row_bytes) const {
-    const std::int32_t ulysses = plan_.mesh.ulysses;
-    if (ulysses == 1) return 0;
-    std::int64_t slowest = 0;
-    for (std::int64_t r = 0; r < ring_; ++r)
-      for (std::int32_t u = 0; u < ulysses; ++u) {
-        const HeadShare own = head_share(plan_.model, ulysses, u);
-        Moved in, out;
-        for (std::int32_t peer = 0; peer < ulysses; ++peer) {
-          if (peer == u) continue;
-          const HeadShare share = head_share(plan_.model, ulysses, peer);
-          const bool same_node = node_of(r, peer) == node_of(r, u);
-          out.add(plan_.rows * row_bytes(share.q.count, share.kv.count), same_node);
-          in.add(plan_.rows * row_bytes(own.q.count, own.kv.count), same_node);
-        }
-        slowest = std::max(slowest, travel(longer(in, out), 1));
-      }
-    return slowest + hardware_.exchange_ns;
+  /// Elements of q, or of k, on the attention side of a rank.
+  [[nodiscard]] std::int64_t q_elements() const {
+    return plan_.rows * plan_.mesh.ulysses * heads_.q * plan_.model.head_dim;
+  }
+  [[nodiscard]] std::int64_t k_elements() const {
+    return plan_.rows * plan_.mesh.ulysses * heads_.kv * plan_.model.head_dim;
+  }
+  /// Elements of k of this rank's own rows and all heads: where replicated key heads are summed.
+  [[nodiscard]] std::int64_t owner_elements() const { return plan_.rows * plan_.model.kv_heads * plan_.model.head_dim; }
+
+  /// Before backward: out and dout are read, dQ and the sums of dK and dV cleared.
+  [[nodiscard]] std::int64_t prepare_ns() const {
+    const std::int64_t read = 2 * plan_.rows * plan_.model.heads * plan_.model.head_dim * element_;
+    const std::int64_t sums = 2 * (k_elements() + (replicates_ ? owner_elements() : 0));
+    return memory_ns(read + (q_elements() + sums) * kFp32);
   }
 
-  /// `q_tensors` like q, `kv_tensors` like k, and `scalars` of one fp32 a query head.
-  [[nodiscard]] std::int64_t scatter_ns(std::int64_t q_tensors, std::int64_t scalars, std::int64_t kv_tensors) const {
-    return gather_ns(q_tensors, kv_tensors, element_, scalars);
+  /// After the last work: gradients are read in fp32 and written in the tensors' dtype.
+  [[nodiscard]] std::int64_t finish_dq_ns() const { return memory_ns(q_elements() * (kFp32 + element_)); }
+  [[nodiscard]] std::int64_t finish_keys_ns() const {
+    return memory_ns(2 * (replicates_ ? owner_elements() : k_elements()) * (kFp32 + element_));
   }
-  /// dout and delta; and q, k, v and lse unless they were kept.
+
+  /// Gradients of the keys that rank r fetched for step s start as zeros.
+  [[nodiscard]] std::int64_t clear_ns(std::size_t s, std::size_t r) const {
+    return s < num_steps() ? memory_ns(hops_[s][r].fetched * fp32_row_) : 0;
+  }
+  /// Those that come back of its own keys of slice s: read, and added to sums that are read and written.
+  [[nodiscard]] std::int64_t add_ns(std::size_t s, std::size_t r) const {
+    return memory_ns(3 * hops_[s][r].given * fp32_row_);
+  }
+
+  /// How much longer the last return keeps a rank than the cast of dQ beside it; `ends`: of the ranks' last works.
+  [[nodiscard]] std::int64_t last_return_ns(const Moments& ends) const {
+    const std::size_t last = num_steps() - 1;
+    const Moments returned = arrivals(last, Way::give_back, ends, ends, fp32_row_);
+    std::int64_t done = 0;
+    for (std::size_t r = 0; r < ring(); ++r)
+      done = std::max(done, std::max(returned[r], ends[r] + finish_dq_ns()) + add_ns(last, r));
+    return done - front(ends) - finish_dq_ns();
+  }
+
+  [[nodiscard]] std::int64_t ulysses_ns(const UlyssesRow& row) const {
+    return marble::ulysses_ns(plan_, row, element_);
+  }
+  /// q, k and v; and back out and lse.
+  [[nodiscard]] std::int64_t scatter_ns() const { return ulysses_ns({.q_tensors = 1, .kv_tensors = 2}); }
+  [[nodiscard]] std::int64_t gather_ns() const { return ulysses_ns({.q_tensors = 1, .scalars = 1}); }
+  /// dout and delta; and q, k, v and lse unless they were kept. Back dq, dk and dv.
   [[nodiscard]] std::int64_t scatter_back_ns() const {
-    return plan_.keep == Keep::nothing ? scatter_ns(2, 2, 2) : scatter_ns(1, 1, 0);
+    if (plan_.keep != Keep::nothing) return ulysses_ns({.q_tensors = 1, .scalars = 1});
+    return ulysses_ns({.q_tensors = 2, .kv_tensors = 2, .scalars = 2});
   }
-  [[nodiscard]] std::int64_t gather_ns(std::int64_t q_tensors, std::int64_t kv_tensors, std::int64_t kv_element,
-                                       std::int64_t scalars) const {
-    return ulysses_ns([&](std::int64_t q, std::int64_t kv) {
-      return (q_tensors * q * element_ + kv_tensors * kv * kv_element) * plan_.model.head_dim +
-             scalars * q * size_of(DType::fp32);
-    });
+  [[nodiscard]] std::int64_t gather_back_ns() const {
+    return ulysses_ns({.q_tensors = 1, .kv_tensors = 2, .sums_keys = replicates_});
   }
 
   const Plan& plan_;
@@ -249,9 +262,10 @@ class LayerEstimator {
   BusiestHeads heads_;
   std::int64_t io_row_, fp32_row_;  // bytes of one key row, k and v, of a rank's heads
   std::int64_t element_;
+  bool replicates_;
   StepPeers peers_;
   bool splits_;
-  std::vector<std::vector<Moved>> hops_;  // rows, by step and ring rank
+  std::vector<std::vector<Hop>> hops_;  // by step and ring rank
 };
 
 }  // namespace
@@ -262,7 +276,12 @@ std::int64_t PassCost::steps_ns() const {
 }
 
 std::int64_t PassCost::total_ns() const {
-  return enter_ns + steps_ns() + return_ns + leave_ns;
+  return prepare_ns + enter_ns + steps_ns() + return_ns + finish_ns + leave_ns;
+}
+
+std::int64_t PassCost::memory_ns() const {
+  return std::accumulate(steps.begin(), steps.end(), prepare_ns + finish_ns,
+                         [](std::int64_t sum, const StepCost& step) { return sum + step.memory_ns; });
 }
 
 std::int64_t PassCost::compute_ns() const {

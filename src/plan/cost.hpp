@@ -5,6 +5,7 @@
 // The cost model over a layer that is not yet part of a plan.
 
 #include "plan/heads.hpp"
+#include "plan/moved.hpp"
 
 #include "marble/cost.hpp"
 
@@ -26,10 +27,5 @@ struct BusiestHeads {
   std::int64_t kv = 0;
 };
 [[nodiscard]] BusiestHeads busiest_heads(const Model& model, std::int32_t ulysses);
-
-/// bytes over a link of `mbytes_per_s`.
-[[nodiscard]] constexpr std::int64_t travel_ns(std::int64_t bytes, std::int64_t mbytes_per_s) {
-  return static_cast<std::int64_t>(static_cast<__int128>(bytes) * 1000 / mbytes_per_s);
-}
 
 }  // namespace marble

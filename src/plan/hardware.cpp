@@ -35,6 +35,7 @@ constexpr std::array kConstants = {
     Constant{"backward_partial_gflops", &Hardware::backward_partial_gflops, 1, kMaxGflops},
     Constant{"node_mbytes_per_s", &Hardware::node_mbytes_per_s, 1, kMaxMbytes},
     Constant{"network_mbytes_per_s", &Hardware::network_mbytes_per_s, 1, kMaxMbytes},
+    Constant{"memory_mbytes_per_s", &Hardware::memory_mbytes_per_s, 1, kMaxMbytes},
     Constant{"step_ns", &Hardware::step_ns, 0, kMaxNs},
     Constant{"exchange_ns", &Hardware::exchange_ns, 0, kMaxNs},
     Constant{"range_ns", &Hardware::range_ns, 0, kMaxNs},
@@ -51,6 +52,7 @@ Hardware h100() {
   hardware.backward_partial_gflops = 395'000;
   hardware.node_mbytes_per_s = 360'000;
   hardware.network_mbytes_per_s = 45'000;
+  hardware.memory_mbytes_per_s = 2'860'000;
   hardware.step_ns = 30'000;
   hardware.exchange_ns = 60'000;
   hardware.range_ns = 2'000;

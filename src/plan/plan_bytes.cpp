@@ -86,8 +86,8 @@ template <typename Io, Is<Hardware> T>
 void fields(Io& io, T& hardware) {
   io(hardware.name), io(hardware.forward_full_gflops), io(hardware.forward_partial_gflops),
       io(hardware.backward_full_gflops), io(hardware.backward_partial_gflops), io(hardware.node_mbytes_per_s),
-      io(hardware.network_mbytes_per_s), io(hardware.step_ns), io(hardware.exchange_ns), io(hardware.range_ns),
-      io(hardware.multiprocessors), io(hardware.memory_bytes);
+      io(hardware.network_mbytes_per_s), io(hardware.memory_mbytes_per_s), io(hardware.step_ns),
+      io(hardware.exchange_ns), io(hardware.range_ns), io(hardware.multiprocessors), io(hardware.memory_bytes);
 }
 
 template <typename Io, Is<Piece> T>

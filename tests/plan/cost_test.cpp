@@ -14,13 +14,14 @@ namespace marble {
 namespace {
 
 /// Round numbers: one full tile of a head of 128 forward takes 4 x 128^3 operations / 8388.608 GFLOP/s = 1000 ns, and
-/// backward 2500 ns; partial ones take twice as long; 1 byte a ns inside a node, 0.1 across.
+/// backward 2500 ns; partial ones take twice as long; 1 byte a ns inside a node, 0.1 across, 1000 in memory.
 Hardware simple_hardware() {
   Hardware hardware;
   hardware.forward_full_gflops = hardware.backward_full_gflops = 8'388;
   hardware.forward_partial_gflops = hardware.backward_partial_gflops = 4'194;
   hardware.node_mbytes_per_s = 1'000;
   hardware.network_mbytes_per_s = 100;
+  hardware.memory_mbytes_per_s = 1'000'000;
   hardware.step_ns = 7;
   hardware.exchange_ns = 11;
   hardware.range_ns = 0;
@@ -42,6 +43,11 @@ Plan simple_plan(const Mesh& mesh, const Model& model, Strategy strategy) {
 constexpr std::int64_t kTile = 4 * 128 * 128 * 128 / 8'388;  // ns, forward
 constexpr std::int64_t kBackTile = 10 * 128 * 128 * 128 / 8'388;
 
+/// Bytes that memory reads and writes.
+constexpr std::int64_t memory_ns(std::int64_t bytes) {
+  return bytes / 1000;
+}
+
 TEST(CostTest, ARingOverlapsEachHopWithTheWorkBeforeIt) {
   const Model model{.heads = 2, .kv_heads = 1, .head_dim = 128};
   const LayerCost cost = estimate(simple_plan({.ring = 2, .ranks_per_node = 2}, model, Strategy::ring));
@@ -53,11 +59,15 @@ TEST(CostTest, ARingOverlapsEachHopWithTheWorkBeforeIt) {
   EXPECT_EQ(cost.forward.steps[1].hop_ns, 0);
   EXPECT_EQ(cost.forward.steps[1].step_ns, cost.forward.steps[1].compute_ns + 7);
   EXPECT_EQ(cost.forward.enter_ns + cost.forward.leave_ns, 0);
-  // Backward fetches again, and the only return has no step left to hide under: fp32 of the same rows.
+  // Backward fetches again, and the only return has no step left to hide under, but the cast of dQ: fp32 of the same
+  // rows, which are added to sums when they have come.
   ASSERT_EQ(cost.backward.steps.size(), 2U);
   EXPECT_NEAR(static_cast<double>(cost.backward.steps[0].compute_ns), 8 * kBackTile, 8);
   EXPECT_EQ(cost.backward.steps[0].hop_ns, 256 * 2 * 128 * 2);
-  EXPECT_EQ(cost.backward.return_ns, 256 * 2 * 128 * 4);
+  const std::int64_t give_back = 256 * 2 * 128 * 4;
+  EXPECT_EQ(cost.backward.return_ns, give_back - memory_ns(256 * 2 * 128 * (4 + 2)) + memory_ns(3 * give_back));
+  EXPECT_EQ(cost.backward.steps[0].memory_ns, 0);
+  EXPECT_EQ(cost.backward.steps[1].memory_ns, memory_ns(give_back));  // what it adds into is cleared
   EXPECT_EQ(cost.backward.leave_ns, 0);
 }
 
@@ -79,7 +89,7 @@ TEST(CostTest, OwnKeysHideTheLastReturnWhereItTakesLongerThanAUnitOfWork) {
   EXPECT_NEAR(static_cast<double>(split.steps[0].compute_ns), 8.0 / 3 * kBackTile, 8);
   EXPECT_NEAR(static_cast<double>(split.steps[1].compute_ns), 8 * kBackTile, 8);
   EXPECT_NEAR(static_cast<double>(split.steps[2].compute_ns), 16.0 / 3 * kBackTile, 8);
-  EXPECT_EQ(split.steps[2].step_ns, give_back + 7);  // the return is longer than the work
+  EXPECT_EQ(split.steps[2].step_ns, give_back + memory_ns(3 * give_back) + 7);  // the return is longer than the work
   EXPECT_EQ(split.return_ns, 0);
 }
 
@@ -112,7 +122,8 @@ TEST(CostTest, BackwardHidesTheReturnOfTheStepBefore) {
   EXPECT_EQ(cost.backward.steps[1].hop_ns, fetch);
   EXPECT_EQ(cost.backward.steps[2].hop_ns, fetch + give_back);
   EXPECT_EQ(cost.backward.steps[3].hop_ns, give_back);
-  EXPECT_EQ(cost.backward.return_ns, give_back);
+  EXPECT_EQ(cost.backward.return_ns, give_back - memory_ns(128 * 128 * (4 + 2)) + memory_ns(3 * give_back));
+  EXPECT_EQ(cost.backward.steps[2].memory_ns, memory_ns(give_back) + memory_ns(3 * give_back));
   EXPECT_EQ(cost.total_ns(), cost.forward.total_ns() + cost.backward.total_ns());
 }
 
@@ -130,13 +141,35 @@ TEST(CostTest, AHopAcrossNodesTakesTheSlowerLink) {
 TEST(CostTest, UlyssesExchangesHeadsBeforeAndAfter) {
   const Model model{.heads = 4, .kv_heads = 2, .head_dim = 128};
   const LayerCost cost = estimate(simple_plan({.ring = 1, .ulysses = 2, .ranks_per_node = 2}, model, Strategy::ring));
-  // 256 rows; half of 4 query and twice 2 key heads leave. Out: half the query heads and their lse.
-  EXPECT_EQ(cost.forward.enter_ns, 256 * (2 + 2 * 1) * 128 * 2 + 11);
-  EXPECT_EQ(cost.forward.leave_ns, 256 * (2 * 128 * 2 + 2 * 4) + 11);
-  EXPECT_EQ(cost.backward.enter_ns, 256 * ((2 * 2 + 2 * 1) * 128 * 2 + 2 * 2 * 4) + 11);
-  EXPECT_EQ(cost.backward.leave_ns, 256 * (2 + 2 * 1) * 128 * 2 + 11);
+  // 256 rows; half of 4 query and twice 2 key heads leave. Out: half the query heads and their lse. What leaves is
+  // packed and what comes back unpacked, read and written.
+  const auto exchange = [](std::int64_t row) { return 256 * row + 11 + memory_ns(2 * 256 * row); };
+  EXPECT_EQ(cost.forward.enter_ns, exchange((2 + 2 * 1) * 128 * 2));
+  EXPECT_EQ(cost.forward.leave_ns, exchange(2 * 128 * 2 + 2 * 4));
+  EXPECT_EQ(cost.backward.enter_ns, exchange((2 * 2 + 2 * 1) * 128 * 2 + 2 * 2 * 4));
+  EXPECT_EQ(cost.backward.leave_ns, exchange((2 + 2 * 1) * 128 * 2));
   ASSERT_EQ(cost.forward.steps.size(), 1U);
   EXPECT_NEAR(static_cast<double>(cost.forward.steps[0].compute_ns), 16 * 2 * kTile, 32);
+}
+
+TEST(CostTest, SumsOfReplicatedKeyHeadsAreReadAndWritten) {
+  const Model model{.heads = 2, .kv_heads = 1, .head_dim = 128};
+  const PassCost backward =
+      estimate(simple_plan({.ring = 1, .ulysses = 2, .ranks_per_node = 2}, model, Strategy::ring)).backward;
+  // 256 rows of dq in 16 bits and of dk and dv in fp32; the owner adds these to sums.
+  const std::int64_t q = 256 * 128 * 2, keys = 256 * 2 * 128 * 4;
+  EXPECT_EQ(backward.leave_ns, q + keys + 11 + memory_ns(2 * q + 3 * keys));
+}
+
+TEST(CostTest, BackwardClearsAndCastsWhatItAddsInto) {
+  const Model model{.heads = 4, .kv_heads = 2, .head_dim = 128};
+  const LayerCost cost = estimate(simple_plan({}, model, Strategy::ring));
+  const std::int64_t q = 512 * 4 * 128, k = 512 * 2 * 128;  // elements
+  EXPECT_EQ(cost.forward.memory_ns(), 0);
+  EXPECT_EQ(cost.backward.prepare_ns, memory_ns(2 * q * 2 + (q + 2 * k) * 4));
+  EXPECT_EQ(cost.backward.finish_ns, memory_ns(q * (4 + 2)) + memory_ns(2 * k * (4 + 2)));
+  EXPECT_EQ(cost.memory_ns(), cost.backward.prepare_ns + cost.backward.finish_ns);
+  EXPECT_EQ(cost.backward.total_ns(), cost.backward.steps_ns() + cost.memory_ns());
 }
 
 TEST(CostTest, UnevenHeadsCostWhatTheBusiestRankHas) {

@@ -142,7 +142,8 @@ Json simulated_json(const Simulated& simulated, DType dtype) {
 void print_steps(const PassCost& pass, const char* name) {
   constexpr std::size_t kShown = 8;
   fmt::print("{}: {:.3f} ms; in {:.3f}, out {:.3f}; steps (compute | hop):", name, milliseconds(pass.total_ns()),
-             milliseconds(pass.enter_ns), milliseconds(pass.return_ns + pass.leave_ns));
+             milliseconds(pass.prepare_ns + pass.enter_ns),
+             milliseconds(pass.return_ns + pass.finish_ns + pass.leave_ns));
   for (std::size_t s = 0; s < std::min(kShown, pass.steps.size()); ++s)
     fmt::print(" {:.3f}|{:.3f}", milliseconds(pass.steps[s].compute_ns), milliseconds(pass.steps[s].hop_ns));
   fmt::print("{}\n", pass.steps.size() > kShown ? " …" : "");

@@ -24,11 +24,14 @@ Json pass_json(const PassCost& pass) {
   Json steps = Json::array();
   for (const StepCost& step : pass.steps)
     steps.push_back({{"compute_ms", milliseconds(step.compute_ns)},
+                     {"memory_ms", milliseconds(step.memory_ns)},
                      {"hop_ms", milliseconds(step.hop_ns)},
                      {"step_ms", milliseconds(step.step_ns)}});
   return {{"total_ms", milliseconds(pass.total_ns())},
+          {"prepare_ms", milliseconds(pass.prepare_ns)},
           {"enter_ms", milliseconds(pass.enter_ns)},
           {"return_ms", milliseconds(pass.return_ns)},
+          {"finish_ms", milliseconds(pass.finish_ns)},
           {"leave_ms", milliseconds(pass.leave_ns)},
           {"steps", steps}};
 }
@@ -58,6 +61,7 @@ Json candidates_json(const Choice& choice) {
                         {"forward_ms", milliseconds(layer.forward_ns)},
                         {"backward_ms", milliseconds(layer.backward_ns)},
                         {"compute_ms", milliseconds(layer.compute_ns)},
+                        {"memory_ms", milliseconds(layer.memory_ns)},
                         {"step_busiest_over_mean", layer.step_busiest_over_mean},
                         {"kv_tokens", layer.kv_tokens}});
     candidates.push_back({{"placement", to_string(candidate.placement)},
