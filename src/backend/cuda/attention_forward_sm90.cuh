@@ -284,10 +284,10 @@ __global__ void __launch_bounds__(384, 1)
   if (threadIdx.x == 0) init_barriers(shared);
   __syncthreads();
 
-  const int group = threadIdx.x / 128;
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);  // so that ptxas knows it, and what follows, uniform
+  const int group = warp / 4;
   if (group == 0) {
     lower_registers<Traits::kLoaderRegisters>();
-    const int warp = threadIdx.x / 32;
     if (warp == 0) {
       if (elect_one()) Loader<T, kDim>(shared, params, maps).run();
     } else if (warp == 1) {
