@@ -99,6 +99,22 @@ TEST_P(BackendConformance, GivesTheSameBitsInOneWorkAndInMany) {
   }
 }
 
+TEST_P(BackendConformance, GivesTheSameBitsHoweverFullBlocksInARowAreCut) {
+  // A backend may take several full blocks at a time: rows of ten of them, then of one to eight, and a partial one.
+  AttentionCase one =
+      make_case(layout_from_samples(std::vector<std::vector<Span>>{{{Mode::full, 10 * block() + block() / 2}}}));
+  const AttentionInputs inputs = make_inputs(one);
+  const AttentionResult whole = run_attention(*backend(), one, inputs);
+  compare(one, whole, run_oracle(one, inputs, whole.out));
+  for (std::int64_t blocks_per_work : {1, 2, 3, 4, 5, 6, 8}) {
+    const std::int64_t granule = blocks_per_work * block();
+    const AttentionCase many = split_works(one, (11 * block() + granule - 1) / granule, granule);
+    const AttentionResult parts = run_attention(*backend(), many, inputs);
+    EXPECT_EQ(parts.out, whole.out) << blocks_per_work << " blocks a work";
+    EXPECT_EQ(parts.lse, whole.lse) << blocks_per_work << " blocks a work";
+  }
+}
+
 TEST_P(BackendConformance, GivesTheSameBitsWithAnyNumberOfThreadsAndAgain) {
   AttentionCase problem = mixed_case();
   set_heads(problem, 6, 2);

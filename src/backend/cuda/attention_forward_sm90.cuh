@@ -7,7 +7,8 @@
 //               ahead of everyone, and two warps that turn visible ranges into mask bits, partial blocks in turn;
 //   consumers   two warpgroups of 64 query rows: S = Q K^T, online softmax in registers, O += P V.
 // Within a consumer the product S of the next tile is issued before O += P V of this one, so that the tensor cores work
-// while exponentials are computed. Barriers come in full/empty pairs over rings of stages; `parity` flips at wrap.
+// while exponentials are computed; at head dimension 64, where registers hold two tiles of scores, full tiles in a row
+// have S a further tile ahead. Barriers come in full/empty pairs over rings of stages; `parity` flips at wrap.
 
 #include "backend/cuda/attention_epilogue.cuh"
 #include "backend/cuda/cuda_error.hpp"
@@ -38,6 +39,7 @@ class Consumer {
 
  private:
   static constexpr int kTurnBarrier = 1;  // and 2: one a group
+  static constexpr int kShortestRun = 3;  // of full tiles that have a loop of their own
 
   /// What a unit leaves behind for the product that is still due.
   struct Fragments {
@@ -83,7 +85,9 @@ class Consumer {
         tile = next.first_tile;
         wait_queries();
       }
-      if (tile == kFullTile)
+      if (Traits::kScoresAhead && !kMapped && tile >= kShortestRun)
+        tile = attend_run(__shfl_sync(~0u, tile, 0), fragments);
+      else if (tile >= kFullTile)
         tile = next_tile<false, kMapped>(fragments);
       else
         tile = next_tile<true, kMapped>(fragments);
@@ -145,9 +149,7 @@ class Consumer {
     wait_queries();
     const int next = wait_keys();
     start_scores(scores);
-    wgmma_wait<0>();
-    pin_registers(scores);
-    release_keys();
+    end_scores<0>(scores);
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
     if (unit.first_tile == kPartialTile) mask_scores(scores);
     finish_half();
@@ -167,9 +169,7 @@ class Consumer {
     rescale_output<skips_still_tiles(kDim)>(fragments.output, fragments.rescale);
     start_output(fragments);
     pass_turn();
-    wgmma_wait<1>();
-    pin_registers(scores);
-    release_keys();
+    end_scores<1>(scores);
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
     if constexpr (kPartial) mask_scores(scores);
     finish_half();
@@ -182,6 +182,39 @@ class Consumer {
     return next;
   }
 
+  /// Full tiles in a row, `tiles` of them or one less, with the scores of each in flight over the softmax of the one
+  /// before. Nothing else is in the loop, or warps wait for instructions at each jump over it; and no wait stands
+  /// between the products and the softmax, so that ptxas weaves one into the others. Returns the kind of the tile after
+  /// them.
+  __device__ __forceinline__ int attend_run(int tiles, Fragments& fragments) {
+    float scores[2][kScores];
+    int next = wait_keys();
+    start_scores(scores[0]);
+    end_scores<0>(scores[0]);
+    for (; tiles >= kShortestRun; tiles -= 2) {
+      wait_keys();
+      run_tile<true>(fragments, scores[0], scores[1]);
+      next = wait_keys();
+      run_tile<true>(fragments, scores[1], scores[0]);
+    }
+    run_tile<false>(fragments, scores[0], scores[1]);
+    return next;
+  }
+
+  /// Softmax of a tile whose scores are there, over O += P V of the tile before it and S of the tile after it.
+  template <bool kAhead>
+  __device__ __forceinline__ void run_tile(Fragments& fragments, float (&scores)[kScores], float (&ahead)[kScores]) {
+    if constexpr (kAhead) start_scores(ahead);
+    rescale_output<skips_still_tiles(kDim)>(fragments.output, fragments.rescale);
+    start_output(fragments);
+    update_softmax<false, skips_still_tiles(kDim)>(fragments.softmax, scores, fragments.rescale,
+                                                   params_.exponent_scale);
+    finish_softmax_before_wait(fragments.softmax);
+    if constexpr (kAhead) end_scores<0>(ahead);
+    end_output(fragments);
+    pack_probabilities<T>(fragments.probabilities, scores);
+  }
+
   __device__ __forceinline__ void wait_queries() {
     barrier_wait(&shared_.q_full[q_.stage], q_.parity);
     half_ = 0;
@@ -190,11 +223,6 @@ class Consumer {
   __device__ __forceinline__ int wait_keys() {
     barrier_wait(&shared_.k_full[k_.stage], k_.parity);
     return shared_.next_tile[k_.stage];
-  }
-
-  __device__ __forceinline__ void release_keys() {
-    release(&shared_.k_empty[k_.stage]);
-    k_.advance();
   }
 
   __device__ __forceinline__ void start_scores(float (&scores)[kScores]) {
@@ -209,6 +237,15 @@ class Consumer {
                       advance(keys, column / 64 * Traits::kTileKeys * 128 + inside), column > 0);
     }
     wgmma_commit();
+  }
+
+  /// Waits for scores, beside `kPending` products asked for later.
+  template <int kPending>
+  __device__ __forceinline__ void end_scores(float (&scores)[kScores]) {
+    wgmma_wait<kPending>();
+    pin_registers(scores);
+    release(&shared_.k_empty[k_.stage]);
+    k_.advance();
   }
 
   __device__ __forceinline__ void start_output(Fragments& fragments) {

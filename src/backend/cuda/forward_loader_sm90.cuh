@@ -22,8 +22,9 @@ struct ForwardTraits {
   static constexpr int kMaskStages = 2;               // one a mask warp
   static constexpr int kWorkStages = 1;               // drawing further ahead would unbalance the end of a launch
   static constexpr int kThreads = 384;
-  static constexpr int kConsumerRegisters = kDim > 128 ? 224 : 216;
-  static constexpr int kLoaderRegisters = kDim > 128 ? 56 : 72;
+  static constexpr bool kScoresAhead = kDim == 64;  // two tiles of scores and the output fit into registers
+  static constexpr int kConsumerRegisters = kDim == 128 ? 216 : 224;
+  static constexpr int kLoaderRegisters = kDim == 128 ? 72 : 56;
   static constexpr int kQueryBytes = kBlock * kDim * 2;
   static constexpr int kTileBytes = kTileKeys * kDim * 2;
   static constexpr bool kPingPong = kDim > 128;  // consumers take turns to issue products
@@ -47,7 +48,7 @@ struct ForwardShared {
   alignas(16) std::uint32_t mask[Traits::kMaskStages][kMaskWords];
   alignas(16) UnitMessage work[Traits::kWorkStages];
   BlockWalk walk[Traits::kWorkStages];  // of the announced units
-  int next_tile[Traits::kStages];       // with a K tile: the kind of the tile after it
+  int next_tile[Traits::kStages];       // with a K tile: the kind of the tile after it; of full ones, how many in a row
   std::uint64_t q_full[Traits::kQueryStages], q_empty[Traits::kQueryStages];
   std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
   std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];
@@ -159,8 +160,8 @@ class Loader {
       for (int half = 0; half < Traits::kHalves; ++half) {
         const int row = block * kBlock + half * Traits::kTileKeys;
         const bool is_last_half = half == Traits::kHalves - 1;
-        const TileKind same = block_class == BlockClass::full ? kFullTile : kPartialTile;
-        load_keys(row, key_head, is_last_half ? walk.next_kind() : same);
+        const int same = block_class == BlockClass::full ? kFullTile : kPartialTile;
+        load_keys(row, key_head, is_last_half ? walk.next_in_a_row() : same);
         // A single query stage is free only when the unit before is through, and that needs its last V.
         if (is_first && Traits::kQueryStages > 1) load_queries(message.block, head);
         load_due_values();
@@ -182,7 +183,7 @@ class Loader {
     q_.advance();
   }
 
-  __device__ __forceinline__ void load_keys(int row, int key_head, TileKind next_tile) {
+  __device__ __forceinline__ void load_keys(int row, int key_head, int next_tile) {
     barrier_wait(&shared_.k_empty[k_.stage], k_.parity ^ 1);
     shared_.next_tile[k_.stage] = next_tile;
     load_tile(shared_.k[k_.stage], &maps_.k, &shared_.k_full[k_.stage], row, key_head);

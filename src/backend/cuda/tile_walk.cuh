@@ -21,7 +21,7 @@ __device__ __forceinline__ Unit unit_at(int index, int num_items, int num_splits
   return {item_of_all / num_items, item_of_all % num_items, index % num_splits};
 }
 
-enum TileKind : int { kNoTile = 0, kFullTile = 1, kPartialTile = 2 };
+enum TileKind : int { kPartialTile = -1, kNoTile = 0, kFullTile = 1 };
 
 /// Blocks of runs one by one; `next` returns false after the last. The run after the open one is always on its way, so
 /// that short runs do not cost a memory latency each.
@@ -49,8 +49,13 @@ class BlockWalk {
 
   __device__ __forceinline__ TileKind next_kind() const {
     if (remaining_ == 0) return kNoTile;
-    const Run& run = open_.begin == open_.end ? ahead_ : open_;
-    return run.block_class == BlockClass::full ? kFullTile : kPartialTile;
+    return coming().block_class == BlockClass::full ? kFullTile : kPartialTile;
+  }
+
+  /// The kind of the next block; of full ones, how many follow in a row.
+  __device__ __forceinline__ int next_in_a_row() const {
+    const TileKind kind = next_kind();
+    return kind == kFullTile ? min(remaining_, coming().end - coming().begin) : kind;
   }
 
   __device__ __forceinline__ bool next(int& block, BlockClass& block_class) {
@@ -81,6 +86,9 @@ class BlockWalk {
   }
 
  private:
+  /// The run of the next block.
+  __device__ __forceinline__ const Run& coming() const { return open_.begin == open_.end ? ahead_ : open_; }
+
   __device__ __forceinline__ void fetch_ahead() {
     if (remaining_ > open_.end - open_.begin) ahead_ = *run_++;
   }
