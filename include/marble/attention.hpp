@@ -27,8 +27,8 @@ struct ForwardCall {
   void* saved = nullptr;
 };
 
-/// dout is like out; dq like q; dk, dv like k. All are of q's dtype. delta_shift is optional (no data: none), dense and
-/// like lse; it is added to delta = rowsum(out * dout). A loss that uses LSE passes minus its gradient by LSE.
+/// dout is like out; dq like q; dk, dv like k. All are of q's dtype. delta_shift is optional (no data: none) and like
+/// lse; it is added to delta = rowsum(out * dout). A loss that uses LSE passes minus its gradient by LSE.
 struct BackwardCall {
   TensorView q, k, v, out, lse, dout;
   TensorView dq, dk, dv;

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -43,6 +44,12 @@ struct ForwardTensors {
 struct BackwardTensors {
   TensorView q, k, v, dout, lse, delta, dk, dv;
   void* dq_accumulator = nullptr;  // dq_accumulator_bytes(): carried fp32 dQ, in the backend's own order
+};
+
+/// target = source, or in fp32 target += source, for views of one shape and dtype.
+struct Copy {
+  TensorView source, target;
+  bool add = false;
 };
 
 /// Points that a backend's work passes, in time; for benchmarks and traces.
@@ -88,11 +95,10 @@ class Backend {
                                 std::int64_t valid_rows) = 0;
   /// Casts the dQ accumulator into dq; rows beyond the valid ones become zero.
   virtual void finish_dq(const RankPlan& plan, const void* dq_accumulator, const TensorView& dq) = 0;
-  /// Casts (rounding once) or copies source into target of the same shape.
+  /// Casts (rounding once) source into target of the same shape.
   virtual void cast(const TensorView& source, const TensorView& target) = 0;
-  /// Gathers a strided view into dense memory, and back; `add` sums fp32 into the target.
-  virtual void pack(const TensorView& source, void* target) = 0;
-  virtual void unpack(const void* source, const TensorView& target, bool add) = 0;
+  /// All of the copies at once, in no order: no target overlaps another copy's target or source.
+  virtual void copy(std::span<const Copy> copies) = 0;
   virtual void zero(void* data, std::int64_t bytes) = 0;
 
   /// Waits until everything asked for so far has been done.

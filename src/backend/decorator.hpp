@@ -46,8 +46,7 @@ class BackendDecorator : public Backend {
     inner_.finish_dq(plan, dq_accumulator, dq);
   }
   void cast(const TensorView& source, const TensorView& target) override { inner_.cast(source, target); }
-  void pack(const TensorView& source, void* target) override { inner_.pack(source, target); }
-  void unpack(const void* source, const TensorView& target, bool add) override { inner_.unpack(source, target, add); }
+  void copy(std::span<const Copy> copies) override { inner_.copy(copies); }
   void zero(void* data, std::int64_t bytes) override { inner_.zero(data, bytes); }
   void synchronize() override { inner_.synchronize(); }
   [[nodiscard]] std::unique_ptr<Timeline> make_timeline() override { return inner_.make_timeline(); }

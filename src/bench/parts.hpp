@@ -63,11 +63,8 @@ class PartBackend final : public BackendDecorator {
   void zero(void* data, std::int64_t bytes) override {
     if (computes()) inner_.zero(data, bytes);
   }
-  void pack(const TensorView& source, void* target) override {
-    if (communicates()) inner_.pack(source, target);
-  }
-  void unpack(const void* source, const TensorView& target, bool add) override {
-    if (communicates()) inner_.unpack(source, target, add);
+  void copy(std::span<const Copy> copies) override {
+    if (communicates()) inner_.copy(copies);
   }
 
  private:

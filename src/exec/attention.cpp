@@ -256,7 +256,11 @@ void attention_forward(BoundAttention& attention, const ForwardCall& call) {
   });
   zero_view(impl.backend, impl.pads(call.out));
   const TensorView lse_pads = impl.pads(call.lse);
-  if (lse_pads.bytes() > 0) impl.backend.unpack(impl.workspace->at(impl.layout.lse_pads), lse_pads, false);
+  if (lse_pads.bytes() > 0) {
+    void* const values = impl.workspace->at(impl.layout.lse_pads);
+    const Copy copy{dense_view(values, DType::fp32, lse_pads.rows, lse_pads.heads, 1), lse_pads};
+    impl.backend.copy({&copy, 1});
+  }
   impl.end_pass();
 }
 
@@ -279,8 +283,11 @@ void attention_backward(BoundAttention& attention, const BackwardCall& call) {
   const TensorView& delta = pass.buffer(Tensor::delta);
   const std::int64_t valid_rows = impl.plan.header().valid_rows;
   impl.backend.prepare_backward(call.out, call.dout, delta, valid_rows);
-  if (call.delta_shift.data != nullptr && valid_rows > 0)
-    impl.backend.unpack(call.delta_shift.data, delta.block(0, valid_rows, 0, delta.heads), true);
+  if (call.delta_shift.data != nullptr && valid_rows > 0) {
+    const Copy shift{call.delta_shift.block(0, valid_rows, 0, delta.heads), delta.block(0, valid_rows, 0, delta.heads),
+                     true};
+    impl.backend.copy({&shift, 1});
+  }
   pass.run([&](std::int32_t index, const Work& work) {
     const BackwardTensors tensors{pass.queries(work.q),     pass.keys(work.k, work),  pass.keys(work.v, work),
                                   pass.queries(work.dout),  pass.queries(work.lse),   pass.queries(work.delta),

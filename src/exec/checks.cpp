@@ -128,8 +128,6 @@ void check_call(const RankPlan& plan, DType dtype, const BackwardCall& call) {
   check_tensor(plan, dtype, Tensor::dv, call.dv, Access::write);
   if (call.delta_shift.data == nullptr) return;
   check_tensor(plan, dtype, "delta_shift", Tensor::lse, call.delta_shift, Access::read);
-  require(call.delta_shift.contiguous(), "delta_shift: strides [{}, {}] should be dense", call.delta_shift.row_stride,
-          call.delta_shift.head_stride);
 }
 
 }  // namespace marble

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "exec/mover.hpp"
 
+#include "exec/ordered_copies.hpp"
 #include "exec/pass.hpp"
 
 #include "marble/error.hpp"
@@ -15,6 +16,10 @@ std::span<const Transfer> transfers(const RankPlan& plan, const SectionRange& ra
 
 TensorView block(const TensorView& buffer, const Transfer& transfer) {
   return buffer.block(transfer.row, transfer.rows, transfer.head, transfer.heads);
+}
+
+TensorView dense_like(const TensorView& view, void* data) {
+  return dense_view(data, view.dtype, view.rows, view.heads, view.dim);
 }
 
 /// Where a message can arrive: a transport that reserves memory writes nowhere else.
@@ -32,20 +37,10 @@ std::int64_t staging_bytes(const RankPlan& plan, DType dtype, std::int32_t excha
     // A tensor of the caller may have any strides, so its transfers may need packing.
     if (always || is_callers(transfer.buffer) || !view.contiguous()) bytes += workspace_align(view.bytes());
   };
-  std::vector<const Transfer*> own_sends;
-  for (const Transfer& send : transfers(plan, entry.sends)) {
-    if (send.peer == plan.header().rank)
-      own_sends.push_back(&send);
-    else
-      add(send, false);
-  }
-  std::size_t own = 0;
-  for (const Transfer& recv : transfers(plan, entry.recvs)) {
-    if (recv.peer != plan.header().rank)
-      add(recv, recv.add != 0 || !takes_arrivals(plan, recv.buffer, reserves));
-    else if (own < own_sends.size() && own_sends[own++] != nullptr && recv.add != 0)
-      add(*own_sends[own - 1], false);
-  }
+  for (const Transfer& send : transfers(plan, entry.sends))
+    if (send.peer != plan.header().rank) add(send, false);
+  for (const Transfer& recv : transfers(plan, entry.recvs))
+    if (recv.peer != plan.header().rank) add(recv, recv.add != 0 || !takes_arrivals(plan, recv.buffer, reserves));
   return bytes;
 }
 
@@ -59,65 +54,69 @@ std::byte* Mover::take_staging(std::int64_t bytes) {
   return place;
 }
 
-void* Mover::dense(const TensorView& source) {
-  if (source.contiguous()) return source.data;
-  void* const data = take_staging(source.bytes());
-  backend_.pack(source, data);
-  return data;
-}
-
 void Mover::place_send(const Transfer& transfer) {
   const TensorView source = view(transfer);
-  if (transfer.peer == plan_.header().rank)
+  if (transfer.peer == plan_.header().rank) {
     own_sends_.push_back(source);
-  else
-    send_messages_.push_back({transfer.peer, dense(source), source.bytes()});
+    return;
+  }
+  void* data = source.data;
+  if (!source.contiguous()) {
+    data = take_staging(source.bytes());
+    packs_.push_back({source, dense_like(source, data)});
+  }
+  send_messages_.push_back({transfer.peer, data, source.bytes()});
 }
 
 void Mover::place_recv(const Transfer& transfer) {
   const TensorView target = view(transfer);
   if (transfer.peer == plan_.header().rank) {
     ensure(own_recvs_ < own_sends_.size(), "rank plan receives more from its own rank than it sends");
-    const TensorView source = own_sends_[own_recvs_++];
-    if (transfer.add == 0) own_copies_.emplace_back(source, target);
-    arrivals_.push_back(transfer.add == 0 ? target.data : dense(source));
+    const TensorView& source = own_sends_[own_recvs_++];
+    if (transfer.add == 0)
+      own_copies_.push_back({source, target});
+    else
+      arrivals_.push_back({&transfer, source});
     return;
   }
   const bool in_place =
       target.contiguous() && transfer.add == 0 && takes_arrivals(plan_, transfer.buffer, transport_.reserves());
-  arrivals_.push_back(in_place ? target.data : take_staging(target.bytes()));
-  recv_messages_.push_back({transfer.peer, arrivals_.back(), target.bytes()});
+  void* const data = in_place ? target.data : take_staging(target.bytes());
+  if (!in_place) arrivals_.push_back({&transfer, dense_like(target, data)});
+  recv_messages_.push_back({transfer.peer, data, target.bytes()});
 }
 
 void Mover::begin(std::int32_t exchange, std::string_view label) {
-  ensure(recvs_.empty() && !ticket_, "{} begins before the exchange before it was waited for", label);
+  ensure(!is_under_way_, "{} begins before the exchange before it was waited for", label);
   if (exchange < 0) return;
   const Exchange& entry = plan_.exchanges()[static_cast<std::size_t>(exchange)];
-  arrivals_.clear();
+  packs_.clear();
   own_sends_.clear();
   own_copies_.clear();
+  arrivals_.clear();
   send_messages_.clear();
   recv_messages_.clear();
   own_recvs_ = 0;
   staged_ = 0;
-  recvs_ = transfers(plan_, entry.recvs);
+  is_under_way_ = true;
   for (const Transfer& send : transfers(plan_, entry.sends)) place_send(send);
-  for (const Transfer& recv : recvs_) place_recv(recv);
+  for (const Transfer& recv : transfers(plan_, entry.recvs)) place_recv(recv);
+  if (!packs_.empty()) backend_.copy(packs_);
   if (!send_messages_.empty() || !recv_messages_.empty())
     ticket_ = transport_.begin(send_messages_, recv_messages_, label);
-  for (const auto& [source, target] : own_copies_) backend_.cast(source, target);
+  if (!own_copies_.empty()) backend_.copy(own_copies_);
 }
 
 void Mover::wait() {
+  if (!is_under_way_) return;
   if (ticket_) {
     transport_.wait(*ticket_);
     ticket_.reset();
   }
-  for (std::size_t i = 0; i < recvs_.size(); ++i) {
-    const TensorView target = view(recvs_[i]);
-    if (recvs_[i].add != 0 || arrivals_[i] != target.data) backend_.unpack(arrivals_[i], target, recvs_[i].add != 0);
-  }
-  recvs_ = {};
+  OrderedCopies copies(backend_, buffers_.size());
+  for (const auto& [recv, source] : arrivals_) copies.add(*recv, {source, view(*recv), recv->add != 0});
+  copies.flush();
+  is_under_way_ = false;
 }
 
 }  // namespace marble

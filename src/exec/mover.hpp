@@ -3,7 +3,8 @@
 #pragma once
 
 // Carries out exchanges of a rank plan, one at a time: packs what is not dense, hands messages to the transport, copies
-// what stays on this rank, and adds or unpacks what arrives, in the order listed.
+// what stays on this rank, and adds or unpacks what arrives, in the order listed. Each of the three is one call of the
+// backend for all tensors and peers, but for sums into the same elements.
 
 #include "marble/backend.hpp"
 #include "marble/rank_plan.hpp"
@@ -15,7 +16,6 @@
 #include <optional>
 #include <span>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace marble {
@@ -38,10 +38,14 @@ class Mover {
   void wait();
 
  private:
+  /// A receive that leaves something to do when everything is there.
+  struct Arrival {
+    const Transfer* recv;
+    TensorView source;
+  };
+
   [[nodiscard]] TensorView view(const Transfer& transfer) const;
   std::byte* take_staging(std::int64_t bytes);
-  /// The view's elements end to end, packed if they are not.
-  void* dense(const TensorView& source);
   void place_send(const Transfer& transfer);
   void place_recv(const Transfer& transfer);
 
@@ -52,12 +56,13 @@ class Mover {
   std::byte* staging_;
   std::int64_t staged_ = 0;  // bytes of staging in use
 
-  std::span<const Transfer> recvs_;                            // under way
-  std::vector<void*> arrivals_;                                // where the data of each receive lie once waited for
-  std::vector<TensorView> own_sends_;                          // to this rank itself
-  std::size_t own_recvs_ = 0;                                  // receives from this rank itself so far
-  std::vector<std::pair<TensorView, TensorView>> own_copies_;  // of them, made while the other messages travel
-  std::vector<Message> send_messages_;                         // to other ranks
+  bool is_under_way_ = false;
+  std::vector<Copy> packs_;            // of what is sent
+  std::vector<TensorView> own_sends_;  // to this rank itself
+  std::size_t own_recvs_ = 0;          // receives from this rank itself so far
+  std::vector<Copy> own_copies_;       // of them, made while the other messages travel
+  std::vector<Arrival> arrivals_;
+  std::vector<Message> send_messages_;  // to other ranks
   std::vector<Message> recv_messages_;
   std::optional<std::int64_t> ticket_;
 };

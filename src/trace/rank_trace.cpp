@@ -37,11 +37,10 @@ class TracedBackend final : public BackendDecorator {
   void cast(const TensorView& source, const TensorView& target) override {
     kernel("cast", target.bytes(), [&] { inner_.cast(source, target); });
   }
-  void pack(const TensorView& source, void* target) override {
-    kernel("pack", source.bytes(), [&] { inner_.pack(source, target); });
-  }
-  void unpack(const void* source, const TensorView& target, bool add) override {
-    kernel(add ? "add" : "unpack", target.bytes(), [&] { inner_.unpack(source, target, add); });
+  void copy(std::span<const Copy> copies) override {
+    std::int64_t bytes = 0;
+    for (const Copy& copy : copies) bytes += copy.target.bytes();
+    kernel("copy", bytes, [&] { inner_.copy(copies); });
   }
   void zero(void* data, std::int64_t bytes) override {
     kernel("zero", bytes, [&] { inner_.zero(data, bytes); });

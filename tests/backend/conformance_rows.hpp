@@ -8,6 +8,7 @@
 #include "backend/device_tensor.hpp"
 
 #include <numeric>
+#include <tuple>
 
 namespace marble::testing {
 
@@ -18,6 +19,10 @@ inline std::vector<double> counting(std::size_t count) {
   return values;
 }
 
+inline TensorView dense_like(const TensorView& view, void* data) {
+  return dense_view(data, view.dtype, view.rows, view.heads, view.dim);
+}
+
 TEST_P(BackendConformance, PacksAndUnpacksStridedRows) {
   const std::unique_ptr<Backend> device = backend();
   for (DType dtype : {DType::fp32, DType::bf16, DType::fp16}) {
@@ -26,9 +31,11 @@ TEST_P(BackendConformance, PacksAndUnpacksStridedRows) {
     source.set(values);
     const TensorView middle = source.view().block(2, 5, 1, 2);
     DeviceMemory packed(*device, middle.bytes());
-    device->pack(middle, packed.data());
+    const Copy pack{middle, dense_like(middle, packed.data())};
+    device->copy({&pack, 1});
     DeviceTensor target(*device, dtype, 5, 5, 2, 8, Strides::heads_outermost);
-    device->unpack(packed.data(), target.view(), false);
+    const Copy unpack{pack.target, target.view()};
+    device->copy({&unpack, 1});
     device->synchronize();
     std::vector<double> expected;
     for (std::size_t row = 2; row < 7; ++row)
@@ -38,18 +45,90 @@ TEST_P(BackendConformance, PacksAndUnpacksStridedRows) {
   }
 }
 
-TEST_P(BackendConformance, AddsPackedSumsInFp32) {
+/// Tensors of one exchange over three ranks of 28 query and 4 key heads: shares of 9, 9 and 10 heads, of 2 each.
+struct UnevenShares {
+  static constexpr std::int32_t kBegins[] = {0, 9, 18, 28}, kKeyBegins[] = {0, 2, 3, 4};
+  DType dtype;
+  std::int64_t rows;
+  std::int32_t dim;
+
+  /// Packs every share of `tensor` into dense memory and unpacks it into another tensor; one call of the backend each
+  /// way for all tensors and shares.
+  void check(Backend& device, Strides strides) const {
+    struct Tensor {
+      std::vector<double> values;
+      DeviceTensor source, target;
+    };
+    std::vector<Tensor> tensors;
+    for (const auto& [type, heads, width] :
+         {std::tuple(dtype, 28, dim), std::tuple(dtype, 4, dim), std::tuple(DType::fp32, 28, 1)}) {
+      tensors.push_back({counting(static_cast<std::size_t>(rows * heads * width)),
+                         DeviceTensor(device, type, rows, rows, heads, width, strides),
+                         DeviceTensor(device, type, rows, rows, heads, width, Strides::gaps)});
+      tensors.back().source.set(tensors.back().values);
+    }
+    std::vector<DeviceMemory> memory;
+    std::vector<Copy> packs, unpacks;
+    for (const Tensor& tensor : tensors)
+      for (int share = 0; share < 3; ++share) {
+        const std::int32_t* const begins = tensor.source.view().heads == 28 ? kBegins : kKeyBegins;
+        const auto of = [&](const DeviceTensor& whole) {
+          return whole.view().block(0, rows, begins[share], begins[share + 1] - begins[share]);
+        };
+        memory.emplace_back(device, of(tensor.source).bytes());
+        packs.push_back({of(tensor.source), dense_like(of(tensor.source), memory.back().data())});
+        unpacks.push_back({packs.back().target, of(tensor.target)});
+      }
+    device.copy(packs);
+    device.copy(unpacks);
+    device.synchronize();
+    for (const Tensor& tensor : tensors) EXPECT_EQ(tensor.target.get(), tensor.values);
+  }
+};
+
+TEST_P(BackendConformance, CopiesAllTensorsAndSharesOfAnExchangeAtOnce) {
   const std::unique_ptr<Backend> device = backend();
-  DeviceTensor target(*device, DType::fp32, 6, 7, 2, 5, Strides::gaps);
-  const std::vector<double> values = counting(6 * 2 * 5);
-  target.set(values);
-  const TensorView rows = target.view().block(0, 6, 0, 2);
-  DeviceMemory packed(*device, rows.bytes());
-  device->pack(rows, packed.data());
-  device->unpack(packed.data(), rows, true);
+  for (DType dtype : {DType::fp32, DType::bf16, DType::fp16})
+    for (std::int64_t rows : {1, 131, 517})
+      for (std::int32_t dim : {1, 8, 37, 128})
+        for (Strides strides : {Strides::dense, Strides::gaps, Strides::heads_outermost})
+          UnevenShares{dtype, rows, dim}.check(*device, strides);
+}
+
+TEST_P(BackendConformance, CopiesMorePartsThanALaunchTakes) {
+  const std::unique_ptr<Backend> device = backend();
+  constexpr std::int64_t kRows = 130;
+  DeviceTensor source(*device, DType::bf16, kRows, kRows, 2, 24, Strides::gaps);
+  DeviceTensor target(*device, DType::bf16, kRows, kRows, 2, 24, Strides::heads_outermost);
+  const std::vector<double> values = counting(kRows * 2 * 24);
+  source.set(values);
+  std::vector<Copy> copies;
+  for (std::int64_t row = 0; row < kRows; ++row)  // an empty one beside each row
+    for (std::int64_t rows : {1, 0})
+      copies.push_back({source.view().block(row, rows, 0, 2), target.view().block(row, rows, 0, 2)});
+  device->copy(copies);
+  device->copy({});
   device->synchronize();
-  const std::vector<double> sums = target.get();
-  for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(sums[i], 2 * values[i]);
+  EXPECT_EQ(target.get(), values);
+}
+
+TEST_P(BackendConformance, AddsSumsInFp32BesideCopies) {
+  const std::unique_ptr<Backend> device = backend();
+  for (std::int32_t dim : {5, 64}) {
+    DeviceTensor sum(*device, DType::fp32, 131, 132, 2, dim, Strides::gaps);
+    DeviceTensor added(*device, DType::fp32, 131, 131, 2, dim, Strides::heads_outermost);
+    DeviceTensor copied(*device, DType::fp32, 131, 132, 2, dim, Strides::gaps);
+    const std::vector<double> values = counting(static_cast<std::size_t>(131 * 2 * dim));
+    sum.set(values);
+    added.set(values);
+    const auto rows_of = [](const DeviceTensor& tensor) { return tensor.view().block(0, 131, 0, 2); };
+    const std::vector<Copy> copies = {{added.view(), rows_of(sum), true}, {added.view(), rows_of(copied)}};
+    device->copy(copies);
+    device->synchronize();
+    const std::vector<double> sums = sum.get();
+    for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(sums[i], 2 * values[i]);
+    EXPECT_EQ(copied.get(), values);
+  }
 }
 
 TEST_P(BackendConformance, CastsRoundingOnceToNearestEven) {

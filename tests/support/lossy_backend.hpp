@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace marble::test {
@@ -79,9 +80,10 @@ class LossyBackend final : public BackendDecorator {
       round(static_cast<float*>(tensors.dq_accumulator), inner_.dq_accumulator_bytes(*bound.original) / 4);
   }
 
-  void unpack(const void* source, const TensorView& target, bool add) override {
-    inner_.unpack(source, target, add);
-    if (add && losses_.key_sums) round(static_cast<float*>(target.data), target.bytes() / 4);
+  void copy(std::span<const Copy> copies) override {
+    inner_.copy(copies);
+    for (const Copy& copy : copies)
+      if (copy.add && losses_.key_sums) round(static_cast<float*>(copy.target.data), copy.target.bytes() / 4);
   }
 
  private:

@@ -11,11 +11,13 @@
 #include "marble/backend.hpp"
 #include "marble/error.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -61,8 +63,12 @@ class RecordingBackend : public Backend {
     return data;
   }
   void free(void* data) noexcept override { delete[] static_cast<std::byte*>(data); }
-  void copy_from_host(void* target, const void* source, std::int64_t bytes) override { copy(target, source, bytes); }
-  void copy_to_host(void* target, const void* source, std::int64_t bytes) override { copy(target, source, bytes); }
+  void copy_from_host(void* target, const void* source, std::int64_t bytes) override {
+    copy_bytes(target, source, bytes);
+  }
+  void copy_to_host(void* target, const void* source, std::int64_t bytes) override {
+    copy_bytes(target, source, bytes);
+  }
 
   void forward(const BoundPlan&, std::int32_t work, const ForwardTensors& tensors, const AttentionOptions&) override {
     log_.push_back("work " + std::to_string(work));
@@ -90,13 +96,14 @@ class RecordingBackend : public Backend {
     gather(source, dense.data());
     copy_elements(dense.data(), source.dtype, target, false);
   }
-  void pack(const TensorView& source, void* target) override {
-    log_.push_back("pack");
-    gather(source, static_cast<std::byte*>(target));
-  }
-  void unpack(const void* source, const TensorView& target, bool add) override {
-    log_.push_back(add ? "add" : "unpack");
-    copy_elements(static_cast<const std::byte*>(source), target.dtype, target, add);
+  void copy(std::span<const Copy> copies) override {
+    const bool adds = std::ranges::any_of(copies, [](const Copy& copy) { return copy.add; });
+    log_.push_back((adds ? "add " : "copy ") + std::to_string(copies.size()));
+    for (const Copy& copy : copies) {
+      std::vector<std::byte> dense(static_cast<std::size_t>(copy.source.bytes()));
+      gather(copy.source, dense.data());
+      copy_elements(dense.data(), copy.source.dtype, copy.target, copy.add);
+    }
   }
   void zero(void* data, std::int64_t bytes) override {
     if (bytes > 0) std::memset(data, 0, static_cast<std::size_t>(bytes));
@@ -111,7 +118,7 @@ class RecordingBackend : public Backend {
     for (std::int32_t w = 0; w < work; ++w) power *= 10.0F;
     return static_cast<float>(rank_ + 1) * power;
   }
-  static void copy(void* target, const void* source, std::int64_t bytes) {
+  static void copy_bytes(void* target, const void* source, std::int64_t bytes) {
     if (bytes > 0) std::memcpy(target, source, static_cast<std::size_t>(bytes));
   }
   static void add(const TensorView& view, float amount) {

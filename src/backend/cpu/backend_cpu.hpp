@@ -36,8 +36,7 @@ class CpuBackend final : public Backend {
                         std::int64_t valid_rows) override;
   void finish_dq(const RankPlan& plan, const void* dq_accumulator, const TensorView& dq) override;
   void cast(const TensorView& source, const TensorView& target) override;
-  void pack(const TensorView& source, void* target) override;
-  void unpack(const void* source, const TensorView& target, bool add) override;
+  void copy(std::span<const Copy> copies) override;
   void zero(void* data, std::int64_t bytes) override;
   void synchronize() override {}
   [[nodiscard]] std::int64_t tiles_computed() const override { return tiles_; }
@@ -46,6 +45,7 @@ class CpuBackend final : public Backend {
  private:
   /// Runs task(i, scratch) for i in [0, count), started in ascending order, each thread with `floats` of its own.
   void run_tasks(std::int64_t count, std::int64_t floats, const std::function<void(std::int64_t, float*)>& task);
+  void add(const TensorView& source, const TensorView& target);
   /// Runs fn(row) for every row, a few thousand elements per task.
   void for_each_row(std::int64_t rows, std::int64_t elements_per_row, const std::function<void(std::int64_t)>& fn);
 

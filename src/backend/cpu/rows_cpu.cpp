@@ -20,8 +20,10 @@ std::int64_t row_elements(const TensorView& view) {
   return std::int64_t{view.heads} * view.dim;
 }
 
-bool same_shape(const TensorView& a, const TensorView& b) {
-  return a.rows == b.rows && a.heads == b.heads && a.dim == b.dim;
+void require_same_shape(const TensorView& source, const TensorView& target) {
+  require(source.rows == target.rows && source.heads == target.heads && source.dim == target.dim,
+          "copy from [{}, {}, {}] to [{}, {}, {}]", source.rows, source.heads, source.dim, target.rows, target.heads,
+          target.dim);
 }
 
 }  // namespace
@@ -63,26 +65,27 @@ void CpuBackend::finish_dq(const RankPlan& plan, const void* dq_accumulator, con
 }
 
 void CpuBackend::cast(const TensorView& source, const TensorView& target) {
-  require(same_shape(source, target), "cast from [{}, {}, {}] to [{}, {}, {}]", source.rows, source.heads, source.dim,
-          target.rows, target.heads, target.dim);
+  require_same_shape(source, target);
   for_each_row(source.rows, row_elements(source), [&](std::int64_t row) {
     for (std::int32_t head = 0; head < source.heads; ++head)
       kernels_.convert(element(source, row, head), source.dtype, element(target, row, head), target.dtype, source.dim);
   });
 }
 
-void CpuBackend::pack(const TensorView& source, void* target) {
-  cast(source, dense_view(target, source.dtype, source.rows, source.heads, source.dim));
+void CpuBackend::copy(std::span<const Copy> copies) {
+  for (const Copy& copy : copies) {
+    require(copy.source.dtype == copy.target.dtype, "copy from {} to {}", to_string(copy.source.dtype),
+            to_string(copy.target.dtype));
+    copy.add ? add(copy.source, copy.target) : cast(copy.source, copy.target);
+  }
 }
 
-void CpuBackend::unpack(const void* source, const TensorView& target, bool add) {
-  // A view is of mutable memory, but this one is only read.
-  const TensorView dense = dense_view(const_cast<void*>(source), target.dtype, target.rows, target.heads, target.dim);
-  if (!add) return cast(dense, target);
+void CpuBackend::add(const TensorView& source, const TensorView& target) {
   require(target.dtype == DType::fp32, "sums are kept in fp32, not in {}", to_string(target.dtype));
+  require_same_shape(source, target);
   for_each_row(target.rows, row_elements(target), [&](std::int64_t row) {
     for (std::int32_t head = 0; head < target.heads; ++head) {
-      const auto* from = reinterpret_cast<const float*>(element(dense, row, head));
+      const auto* from = reinterpret_cast<const float*>(element(source, row, head));
       auto* to = reinterpret_cast<float*>(element(target, row, head));
       for (std::int32_t i = 0; i < target.dim; ++i) to[i] += from[i];
     }

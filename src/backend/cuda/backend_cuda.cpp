@@ -228,18 +228,12 @@ void CudaBackend::finish_dq(const RankPlan& plan, const void* dq_accumulator, co
 
 void CudaBackend::cast(const TensorView& source, const TensorView& target) {
   select_device();
-  copy_elements(source, target, false, stream_);
+  cast_elements(source, target, stream_);
 }
 
-void CudaBackend::pack(const TensorView& source, void* target) {
+void CudaBackend::copy(std::span<const Copy> copies) {
   select_device();
-  copy_elements(source, dense_view(target, source.dtype, source.rows, source.heads, source.dim), false, stream_);
-}
-
-void CudaBackend::unpack(const void* source, const TensorView& target, bool add) {
-  select_device();
-  copy_elements(dense_view(const_cast<void*>(source), target.dtype, target.rows, target.heads, target.dim), target, add,
-                stream_);
+  copy_elements(copies, stream_);
 }
 
 void CudaBackend::zero(void* data, std::int64_t bytes) {

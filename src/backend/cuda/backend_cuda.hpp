@@ -37,8 +37,7 @@ class CudaBackend final : public Backend {
                         std::int64_t valid_rows) override;
   void finish_dq(const RankPlan& plan, const void* dq_accumulator, const TensorView& dq) override;
   void cast(const TensorView& source, const TensorView& target) override;
-  void pack(const TensorView& source, void* target) override;
-  void unpack(const void* source, const TensorView& target, bool add) override;
+  void copy(std::span<const Copy> copies) override;
   void zero(void* data, std::int64_t bytes) override;
   void synchronize() override;
   [[nodiscard]] std::unique_ptr<Timeline> make_timeline() override;

@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/tensor_ops.hpp"
+#include "backend/cuda/with_dtype.cuh"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-#include <algorithm>
 #include <cstdint>
 
 namespace marble::cuda {
@@ -27,20 +24,6 @@ struct View {
     return data[row * row_stride + head * head_stride + column];
   }
 };
-
-template <typename Source, typename Target>
-__global__ void copy_elements_kernel(View<const Source> source, View<Target> target, std::int64_t count, int heads,
-                                     int dim, bool add) {
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count; i += step) {
-    const auto column = static_cast<int>(i % dim);
-    const auto head = static_cast<int>(i / dim % heads);
-    const std::int64_t row = i / dim / heads;
-    Target& element = target.at(row, head, column);
-    const auto value = static_cast<float>(source.at(row, head, column));
-    element = static_cast<Target>(add ? static_cast<float>(element) + value : value);
-  }
-}
 
 /// One warp a row and head.
 template <typename T>
@@ -104,36 +87,7 @@ void launch_wide_row_products(const TensorView& out, const TensorView& dout, con
       View<const T>(out), View<const T>(dout), View<float>(delta), valid_rows, out.heads, out.dim);
 }
 
-template <typename Fn>
-void with_dtype(DType dtype, Fn&& fn) {
-  switch (dtype) {
-    case DType::fp32:
-      return fn(float{});
-    case DType::bf16:
-      return fn(__nv_bfloat16{});
-    case DType::fp16:
-      return fn(__half{});
-  }
-  fail_internal("dtype out of range");
-}
-
 }  // namespace
-
-void copy_elements(const TensorView& source, const TensorView& target, bool add, cudaStream_t stream) {
-  if (source.rows != target.rows || source.heads != target.heads || source.dim != target.dim)
-    fail_internal("copy of tensor elements between different shapes");
-  const std::int64_t count = source.rows * source.heads * source.dim;
-  if (count == 0) return;
-  constexpr std::int64_t kMostCtas = 132 * 16;
-  const auto num_ctas = static_cast<unsigned>(std::min((count + kThreads - 1) / kThreads, kMostCtas));
-  with_dtype(source.dtype, [&]<typename Source>(Source) {
-    with_dtype(target.dtype, [&]<typename Target>(Target) {
-      copy_elements_kernel<<<num_ctas, kThreads, 0, stream>>>(View<const Source>(source), View<Target>(target), count,
-                                                              source.heads, source.dim, add);
-    });
-  });
-  check_cuda(cudaGetLastError(), "copying tensor elements");
-}
 
 void row_products(const TensorView& out, const TensorView& dout, const TensorView& delta, std::int64_t valid_rows,
                   cudaStream_t stream) {
