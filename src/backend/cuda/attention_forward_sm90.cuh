@@ -39,7 +39,9 @@ class Consumer {
 
  private:
   static constexpr int kTurnBarrier = 1;  // and 2: one a group
-  static constexpr int kShortestRun = 3;  // of full tiles that have a loop of their own
+  // Of full tiles that have a loop of their own; where a block is two tiles none have.
+  static constexpr int kShortestRun = Traits::kScoresAhead ? 3 : 2;
+  static constexpr bool kHasRuns = Traits::kHalves == 1;
 
   /// What a unit leaves behind for the product that is still due.
   struct Fragments {
@@ -85,7 +87,7 @@ class Consumer {
         tile = next.first_tile;
         wait_queries();
       }
-      if (Traits::kScoresAhead && !kMapped && tile >= kShortestRun)
+      if (kHasRuns && !kMapped && tile >= kShortestRun)
         tile = attend_run(__shfl_sync(~0u, tile, 0), fragments);
       else if (tile >= kFullTile)
         tile = next_tile<false, kMapped>(fragments);
@@ -161,8 +163,15 @@ class Consumer {
   /// S and softmax of a further tile, over O += P V of the tile before it.
   template <bool kPartial, bool kMapped>
   __device__ __forceinline__ int next_tile(Fragments& fragments) {
-    float scores[kScores];
     keep_apart<kPartial ? 1 : 0>();
+    const int next = attend_tile<kPartial, kMapped>(fragments);
+    keep_apart<kPartial ? 1 : 0>();
+    return next;
+  }
+
+  template <bool kPartial, bool kMapped>
+  __device__ __forceinline__ int attend_tile(Fragments& fragments) {
+    float scores[kScores];
     const int next = wait_keys();
     take_turn();
     start_scores(scores);
@@ -178,15 +187,22 @@ class Consumer {
     finish_softmax_before_wait(fragments.softmax);
     end_output(fragments);
     pack_probabilities<T>(fragments.probabilities, scores);
-    keep_apart<kPartial ? 1 : 0>();
     return next;
   }
 
-  /// Full tiles in a row, `tiles` of them or one less, with the scores of each in flight over the softmax of the one
-  /// before. Nothing else is in the loop, or warps wait for instructions at each jump over it; and no wait stands
-  /// between the products and the softmax, so that ptxas weaves one into the others. Returns the kind of the tile after
-  /// them.
+  /// Full tiles in a row, `tiles` of them or one less. Nothing else is in the loop, or warps wait for instructions at
+  /// each jump over it. Returns the kind of the tile after them.
   __device__ __forceinline__ int attend_run(int tiles, Fragments& fragments) {
+    if constexpr (Traits::kScoresAhead) return attend_run_ahead(tiles, fragments);
+    int next = kNoTile;
+#pragma unroll 1
+    for (; tiles > 0; --tiles) next = attend_tile<false, false>(fragments);
+    return next;
+  }
+
+  /// The scores of each tile are in flight over the softmax of the one before; no wait stands between the products and
+  /// the softmax, so that ptxas weaves one into the others.
+  __device__ __forceinline__ int attend_run_ahead(int tiles, Fragments& fragments) {
     float scores[2][kScores];
     int next = wait_keys();
     start_scores(scores[0]);
