@@ -21,7 +21,8 @@ help:
 	@echo "make test-python  install the Python package into .venv and test it there"
 	@echo "make build      set up and build everything: build/cpu/tools/marble/marble"
 	@echo "make gpu-test   build with CUDA and run the tests that need a GPU, Python's too where python3 has PyTorch"
-	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks, those across GPUs where there are several"
+	@echo "make gpu-bench  build with CUDA and run the GPU benchmarks, those across GPUs where there are several;"
+	@echo "                BENCH_FLAGS=--quick: fewer cases on one GPU"
 	@echo "make format     format all C++ sources"
 
 setup:
@@ -55,7 +56,7 @@ gpu-bench:
 	@scripts/setup.sh build
 	cmake --preset cuda -DMARBLE_BENCH=ON
 	cmake --build --preset cuda -j $(JOBS) --target marble_gpu_bench gpu_plan_forms marble_cli
-	bench/gpu.sh
+	bench/gpu.sh $(BENCH_FLAGS)
 	bench/across_gpus.sh
 
 format: setup
