@@ -14,6 +14,7 @@ repeats of the slowest rank's, by device events; TFLOP/s count legal pairs only,
 
 import argparse
 import dataclasses
+import os
 import time
 
 import torch
@@ -202,15 +203,26 @@ class Bench:
         for system in systems:
             system.close()
 
-    def soak(self, layers):
+    def soak_over(self, rung, layers):
+        """A soak over one rung of the transport; a rung that is not possible here becomes a row."""
+        os.environ["MARBLE_TRANSPORT_RUNG"] = self.rows.about["rung"] = rung
+        group, error = attempt(lambda: Group(self.library))
+        if agreed(error):
+            say(f"soak over {rung}: {error}")
+            self.rows.add(case="soak", system=Marble.name, status="no rung", reason=error)
+            return
+        self.soak(group, layers)
+        group.close()
+
+    def soak(self, group, layers):
         """Layers of changing layouts, each bound anew: time, and what the GPU's memory holds meanwhile."""
         begun, used = time.monotonic(), []
         for i in range(layers):
             case = generator_case(GENERATORS[i % len(GENERATORS)], 8192 + 512 * (i % 17), seed=i)
-            layer = Marble(self.group, case)
+            layer = Marble(group, case)
             layer.load(random_tensors(case))
             layer.layer()
-            self.group.check()
+            group.check()
             layer.close()
             if (i + 1) % (layers // 5) == 0:
                 torch.cuda.empty_cache()
@@ -218,8 +230,9 @@ class Bench:
                 used.append(total - free)
         seconds, *used = slowest([time.monotonic() - begun, *used])
         self.rows.add(case="soak", system=Marble.name, status="soak", layers=layers, seconds=round(seconds, 1),
-                      memory_bytes=[int(bytes_) for bytes_ in used])  # fmt: skip
-        say(f"soak: {layers} layers in {seconds:.1f} s; MiB held: {[round(bytes_ / 2**20) for bytes_ in used]}")
+                      transport=group.describe(), memory_bytes=[int(bytes_) for bytes_ in used])  # fmt: skip
+        say(f"soak: {layers} layers in {seconds:.1f} s; MiB held: {[round(bytes_ / 2**20) for bytes_ in used]}; "
+            f"{group.describe()}")  # fmt: skip
 
 
 def ran_once(system):
@@ -256,8 +269,9 @@ def run(bench, arguments):
             with time_limit(arguments.limit):
                 bench.scaling(case)
     if is_named("soak"):
-        with time_limit(10 * arguments.limit):
-            bench.soak(1000)
+        for rung in arguments.rungs:
+            with time_limit(10 * arguments.limit):
+                bench.soak_over(rung, 1000)
 
 
 def main():
@@ -272,6 +286,7 @@ def main():
     )
     parser.add_argument("--placements", action="store_true", help="sweep MARBLE's placements, not its strategies")
     parser.add_argument("--peers-only", action="store_true", help="leave MARBLE out")
+    parser.add_argument("--rungs", nargs="*", default=["copy", "put", "sendrecv"], help="of the soak")
     parser.add_argument("--limit", type=int, default=60, help="seconds for one mode; a longer one ends the run")
     parser.add_argument("--budget", type=int, default=3600, help="seconds after which no case is begun")
     parser.add_argument("--commit", help="instead of the head of this tree")

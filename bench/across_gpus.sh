@@ -11,6 +11,7 @@
 #   cases       the usual cases beside PyTorch's context parallelism
 #   generators  every generator beside it, over every mesh and by every placement
 #   alone       from one GPU to all, beside a busy link, over the transport that uses multiprocessors, and a soak
+#               over each rung of the transport (put: MARBLE_NCCL_LIBRARY names an NCCL of 2.29.2 or newer)
 #   parts       layers beside their own parts
 #   errors      against dense attention, on every generator
 set -euo pipefail

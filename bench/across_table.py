@@ -113,9 +113,11 @@ def alone_table(figures, cases):
             rows.append([f"{r['case']} by {r['rung']}", times, f"{r['layer_ms'] / copied['layer_ms']:.2f}"])
     for r in figures.of("soak"):
         held = ", ".join(f"{bytes_ / 2**20:,.0f}" for bytes_ in r["memory_bytes"])
-        rows.append(
-            [f"{r['layers']:,} layers of changing layouts, MiB held after each fifth", held, f"{r['seconds']} s"]
-        )
+        by = "" if r["rung"] == "automatic" else f" by {r['rung']}"
+        what = f"{r['layers']:,} layers of changing layouts{by}, MiB held after each fifth"
+        rows.append([what, held, f"{r['seconds']} s"])
+    for r in figures.of("no rung"):
+        rows.append([f"layers of changing layouts by {r['rung']}", f"not possible: {r['reason']}", ""])
     return table(["what", "measured", "ratio, or time"], rows)
 
 
