@@ -10,6 +10,7 @@
 #include "backend/cuda/attention_epilogue.cuh"
 #include "backend/cuda/attention_forward.hpp"
 #include "backend/cuda/cuda_error.hpp"
+#include "backend/cuda/key_run.hpp"
 #include "backend/cuda/online_softmax.cuh"
 #include "backend/cuda/tile_mask.cuh"
 #include "backend/cuda/tile_walk.cuh"
@@ -27,15 +28,6 @@ struct PlainForwardTraits {
   /// Single atoms leave registers for their queries, and K and V take the place of Q in shared memory: half the reads
   /// of a step and 64 KB less.
   static constexpr bool kHoldsQueries = kAtoms == 1;
-};
-
-/// Rows of keys still to come of a run of blocks. The run's kind lies in the low bits of its end: registers are scarce.
-struct KeyRun {
-  int row;
-  int end_and_kind;
-
-  __device__ __forceinline__ int kind() const { return end_and_kind % 4; }
-  __device__ __forceinline__ bool is_over() const { return row + kind() == end_and_kind; }
 };
 
 /// One thread walks the runs, one ahead, in shared memory: the fragments need all registers.
@@ -58,7 +50,7 @@ struct PlainForwardShared {
   __device__ __forceinline__ void advance() {
     int begin = 0, end = 0;
     const TileKind kind = walk.next_run(begin, end);
-    next = {begin * kBlock, end * kBlock + kind};
+    next = KeyRun::of_blocks(begin, end, kind);
     is_taken = false;
   }
 };

@@ -5,6 +5,7 @@
 // The block sequence of one unit of work, read from the plan's items and runs. Every role of a kernel walks it by
 // itself.
 
+#include "backend/cuda/key_run.hpp"
 #include "backend/cuda/params.hpp"
 
 namespace marble::cuda {
@@ -20,8 +21,6 @@ __device__ __forceinline__ Unit unit_at(int index, int num_items, int num_splits
   const int item_of_all = index / num_splits;
   return {item_of_all / num_items, item_of_all % num_items, index % num_splits};
 }
-
-enum TileKind : int { kPartialTile = -1, kNoTile = 0, kFullTile = 1 };
 
 /// Blocks of runs one by one; `next` returns false after the last. The run after the open one is always on its way, so
 /// that short runs do not cost a memory latency each.
