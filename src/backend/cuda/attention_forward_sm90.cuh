@@ -39,8 +39,7 @@ class Consumer {
 
  private:
   static constexpr int kTurnBarrier = 1;  // and 2: one a group
-  // Of full tiles that have a loop of their own; where a block is two tiles none have.
-  static constexpr int kShortestRun = Traits::kScoresAhead ? 3 : 2;
+  // Whether full tiles in a row have a loop of their own; where a block is two tiles they have none.
   static constexpr bool kHasRuns = Traits::kHalves == 1;
 
   /// What a unit leaves behind for the product that is still due.
@@ -89,7 +88,7 @@ class Consumer {
       }
       if (kHasRuns && !kMapped && tile >= kShortestRun)
         tile = attend_run(__shfl_sync(~0u, tile, 0), fragments);
-      else if (tile >= kFullTile)
+      else if (tile != kPartialTile)
         tile = next_tile<false, kMapped>(fragments);
       else
         tile = next_tile<true, kMapped>(fragments);

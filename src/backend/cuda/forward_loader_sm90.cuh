@@ -48,7 +48,7 @@ struct ForwardShared {
   alignas(16) std::uint32_t mask[Traits::kMaskStages][kMaskWords];
   alignas(16) UnitMessage work[Traits::kWorkStages];
   BlockWalk walk[Traits::kWorkStages];  // of the announced units
-  int next_tile[Traits::kStages];       // with a K tile: the kind of the tile after it; of full ones, how many in a row
+  int next_tile[Traits::kStages];       // with a K tile: the kind of the tile after it, or a run's length
   std::uint64_t q_full[Traits::kQueryStages], q_empty[Traits::kQueryStages];
   std::uint64_t k_full[Traits::kStages], k_empty[Traits::kStages];
   std::uint64_t v_full[Traits::kStages], v_empty[Traits::kStages];

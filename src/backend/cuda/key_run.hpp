@@ -8,7 +8,10 @@
 
 namespace marble::cuda {
 
-enum TileKind : int { kPartialTile = -1, kNoTile = 0, kFullTile = 1 };
+enum TileKind : int { kNoTile = 0, kFullTile = 1, kPartialTile = 2 };
+
+/// Full tiles that follow in a row are told by their number, from this on; fewer are kFullTile.
+inline constexpr int kShortestRun = 3;
 
 /// Rows of keys still to come of a run of blocks. The run's kind lies in the low bits of its end: the plain kernel's
 /// registers are scarce.
@@ -18,14 +21,11 @@ struct KeyRun {
 
   /// Blocks [begin, end).
   MARBLE_HOST_DEVICE static constexpr KeyRun of_blocks(int begin, int end, TileKind kind) {
-    return {begin * kBlock, end * kBlock + kind - kPartialTile};
+    return {begin * kBlock, end * kBlock + kind};
   }
 
-  MARBLE_HOST_DEVICE constexpr int kind() const { return low_bits() + kPartialTile; }
-  MARBLE_HOST_DEVICE constexpr bool is_over() const { return row + low_bits() == end_and_kind; }
-
- private:
-  MARBLE_HOST_DEVICE constexpr int low_bits() const { return end_and_kind % 4; }
+  MARBLE_HOST_DEVICE constexpr int kind() const { return end_and_kind % 4; }
+  MARBLE_HOST_DEVICE constexpr bool is_over() const { return row + kind() == end_and_kind; }
 };
 
 }  // namespace marble::cuda

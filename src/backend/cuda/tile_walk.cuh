@@ -51,10 +51,12 @@ class BlockWalk {
     return coming().block_class == BlockClass::full ? kFullTile : kPartialTile;
   }
 
-  /// The kind of the next block; of full ones, how many follow in a row.
+  /// The kind of the next block; of kShortestRun full ones and more, how many follow in a row.
   __device__ __forceinline__ int next_in_a_row() const {
     const TileKind kind = next_kind();
-    return kind == kFullTile ? min(remaining_, coming().end - coming().begin) : kind;
+    if (kind != kFullTile) return kind;
+    const int length = min(remaining_, coming().end - coming().begin);
+    return length >= kShortestRun ? length : kFullTile;
   }
 
   __device__ __forceinline__ bool next(int& block, BlockClass& block_class) {
