@@ -89,7 +89,8 @@ AttentionInputs make_inputs(const AttentionCase& problem) {
   return inputs;
 }
 
-AttentionResult run_attention(Backend& backend, const AttentionCase& problem, const AttentionInputs& inputs) {
+AttentionResult run_attention(Backend& backend, const AttentionCase& problem, const AttentionInputs& inputs,
+                              std::vector<std::byte>* dq_sums) {
   const BruteSpec& spec = problem.spec;
   const RankPlan plan = make_brute_plan(spec);
   backend.check_supported(plan, problem.dtype, problem.options);
@@ -141,6 +142,7 @@ AttentionResult run_attention(Backend& backend, const AttentionCase& problem, co
   DeviceTensor dq = make.queries(problem.dtype, spec.head_dim);
   backend.finish_dq(plan, accumulator.data(), dq.view());
   backend.synchronize();
+  if (dq_sums != nullptr) *dq_sums = accumulator.read();
   result.out = out.get();
   result.lse = lse.get();
   result.dq = dq.get(PadRows::zero);

@@ -10,6 +10,7 @@
 #include "marble/backend.hpp"
 #include "marble/layout.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -44,9 +45,10 @@ struct AttentionInputs {
 [[nodiscard]] AttentionInputs make_inputs(const AttentionCase& problem);
 
 /// Runs all works forward and backward. Every byte that is not a valid input starts as NaN; throws InternalError when
-/// a pad, a gap or the memory round a tensor does not keep its bytes.
+/// a pad, a gap or the memory round a tensor does not keep its bytes. `dq_sums`: takes the accumulator's bytes, before
+/// the cast that hides most differences of a sum.
 [[nodiscard]] AttentionResult run_attention(Backend& backend, const AttentionCase& problem,
-                                            const AttentionInputs& inputs);
+                                            const AttentionInputs& inputs, std::vector<std::byte>* dq_sums = nullptr);
 
 /// The oracle's answer. Its backward takes delta from `kept_out`, the rounded output that a training step keeps; when
 /// that is empty, from its own exact output.

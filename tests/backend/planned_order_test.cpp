@@ -74,10 +74,12 @@ Launch random_launch(unsigned seed) {
   }
   launch.key_tiles = 1 << draw(generator, 0, 3);  // of the Hopper kernels, and of the plain one
   params.num_items = static_cast<std::int32_t>(launch.items.size());
-  params.num_splits = draw(generator, 1, 7);  // fewer than a group's heads, or more
+  params.head_splits = draw(generator, 1, 4);  // fewer than a group's heads, or more
+  params.block_splits = draw(generator, 1, 3);
   params.heads_together = draw(generator, 1, 8);
   params.valid_key_rows = key_blocks * kBlock - draw(generator, 0, kBlock - 1);
-  params.num_units = params.num_kv_heads * params.num_items * launch.key_tiles * params.num_splits;
+  params.num_units =
+      params.num_kv_heads * params.num_items * launch.key_tiles * params.head_splits * params.block_splits;
   launch.planned = planned_ranks(launch.items, launch.runs, params.num_blocks);
   return launch;
 }
@@ -103,6 +105,7 @@ std::deque<Step> steps_of(const Launch& launch, int index) {
   } else {
     params.by_length = launch.by_length.data();
   }
+  order_units(params, launch.key_tiles);
   const BackwardUnit unit = backward_unit_at(params, launch.key_tiles, index);
   GroupWalk walk;
   walk.start(params, unit);
@@ -116,7 +119,7 @@ std::deque<Step> steps_of(const Launch& launch, int index) {
     steps.push_back({block.head * params.num_blocks + block.index,
                      planned_turn(block.rank, unit.key_tile, launch.key_tiles, is_last)});
   }
-  steps.push_back({kKeyCounters + index / params.num_splits, {unit.split, unit.split + 1}});
+  steps.push_back({kKeyCounters + key_tile_of(params, launch.key_tiles, unit), {walk.turn(), walk.turn() + 1}});
   return steps;
 }
 

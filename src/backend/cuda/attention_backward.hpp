@@ -20,7 +20,7 @@ struct DqLayout {
   std::int64_t lse = 0;          // [num_heads][padded_rows], times log2(e); +inf where nothing is to be added
   std::int64_t minus_delta = 0;  // [num_heads][padded_rows]
   std::int64_t scale = 0;        // what finish_dq multiplies by
-  std::int64_t query_turns = 0;  // [num_heads][num_blocks], and
+  std::int64_t query_turns = 0;  // [num_heads][num_blocks][query tiles], and
   std::int64_t key_turns = 0;    // [num_kv_heads][num_items][key tiles]: counters of a launch with a planned order
   std::int64_t size = 0;
 };
@@ -33,8 +33,9 @@ constexpr DqLayout dq_layout(std::int64_t num_heads, std::int64_t num_blocks, in
   layout.minus_delta = layout.lse + num_heads * layout.padded_rows;
   layout.scale = layout.minus_delta + num_heads * layout.padded_rows;
   layout.query_turns = layout.scale + 4;
-  layout.key_turns = layout.query_turns + num_heads * num_blocks;
-  constexpr int kMostKeyTiles = 4;  // of a block
+  constexpr int kMostQueryTiles = 2;  // of a block that have turns of their own
+  constexpr int kMostKeyTiles = 4;    // of a block
+  layout.key_turns = layout.query_turns + num_heads * num_blocks * kMostQueryTiles;
   layout.size = layout.key_turns + num_key_units * kMostKeyTiles;
   return layout;
 }

@@ -163,7 +163,7 @@ class PlainBackward {
   __device__ __forceinline__ void draw_unit() {
     const int index = atomicAdd(params_.counter, 1);
     shared_.unit = backward_unit_at(params_, kKeyTiles, index);
-    shared_.key_unit = index / params_.num_splits;
+    shared_.key_unit = key_tile_of(params_, kKeyTiles, shared_.unit);
     shared_.walk.start(params_, shared_.unit);
     shared_.part = kQueryTiles;
     shared_.tiles[0].head = PlainTile::kNone;
@@ -400,9 +400,9 @@ class PlainBackward {
   /// Splits of an item add their dK and dV in their order, if there is a planned one.
   __device__ __forceinline__ void add_key_gradients() const {
     std::int32_t* turn = nullptr;
-    if (params_.num_splits > 1 && params_.order.key_turns != nullptr) {
+    if (has_splits(params_) && params_.order.key_turns != nullptr) {
       turn = &params_.order.key_turns[shared_.key_unit];
-      if (threadIdx.x == 0) wait_turn(turn, shared_.unit.split);
+      if (threadIdx.x == 0) wait_turn(turn, shared_.walk.turn());
       __syncthreads();
     }
     add_rows(params_.dk, dk_, params_.gradient_scale);
@@ -410,7 +410,7 @@ class PlainBackward {
     if (turn == nullptr) return;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) pass_turn(turn, shared_.unit.split + 1);
+    if (threadIdx.x == 0) pass_turn(turn, shared_.walk.turn() + 1);
   }
 
   __device__ __forceinline__ void add_rows(const StridedRows& target, const float (&sums)[kGradientAtoms][kGradients],
@@ -456,10 +456,10 @@ void launch_plain_backward(const BackwardParams& params, cudaStream_t stream) {
   static_assert(kSharedBytes <= (kCompact ? kLeastSharedBytes : kPlainSharedBytes));
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes),
              "reserving shared memory for the plain attention backward kernel");
-  constexpr int kKeyTiles = PlainBackward<T, kDim, kCompact>::kKeyTiles;
-  const auto num_units =
-      static_cast<unsigned>(std::int64_t{params.num_kv_heads} * params.num_items * kKeyTiles * params.num_splits);
-  kernel<<<num_units, PlainBackward<T, kDim, kCompact>::kThreads, kSharedBytes, stream>>>(params);
+  BackwardParams plain = params;
+  order_units(plain, PlainBackward<T, kDim, kCompact>::kKeyTiles);
+  kernel<<<static_cast<unsigned>(plain.num_units), PlainBackward<T, kDim, kCompact>::kThreads, kSharedBytes, stream>>>(
+      plain);
   check_cuda(cudaGetLastError(), "launching the plain attention backward kernel");
 }
 

@@ -28,23 +28,24 @@ __global__ void __launch_bounds__(384, 1)
   if (threadIdx.x == 0) init_backward_barriers(shared);
   __syncthreads();
 
-  const int group = threadIdx.x / 128;
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);  // so that ptxas knows it, and what follows, uniform
   if (group == 0) {
     lower_registers<Traits::kLoaderRegisters>();
     const int warp = threadIdx.x / 32;
+    const int adders = num_adders<Traits>(params);
     if (warp == 0) {
       if (elect_one()) BackwardLoader<T, kDim>(shared, params, maps).run();
-    } else if (warp <= Traits::kMaskStages) {
-      build_backward_masks(shared, params);
+    } else if (warp <= kFeedingWarps - adders) {
+      build_backward_masks(shared, params, kFeedingWarps - adders);
     } else if (elect_one()) {
       if constexpr (Traits::kStagesDq)
-        add_dq_parts(shared, params);
+        add_dq_parts(shared, params, DqMessages<T, kDim>(shared, kFeedingWarps - thread_index() / 32, adders));
       else if (params.order.query_turns != nullptr)
         keep_dq_turns(shared, params);
     }
   } else {
     raise_registers<Traits::kConsumerRegisters>();
-    Consumer(shared, params).run();
+    Consumer(shared, params, group - 1).run();
   }
 }
 

@@ -117,6 +117,7 @@ CudaBackend::CudaBackend(int device, std::optional<cudaStream_t> stream, CudaKer
                                    device, properties.name, properties.major, properties.minor));
   num_multiprocessors_ = properties.multiProcessorCount;
   if (kernels != CudaKernels::compact) shared_bytes_ = static_cast<int>(properties.sharedMemPerBlockOptin);
+  cache_bytes_ = properties.l2CacheSize;
   is_hopper_ = kernels == CudaKernels::best && properties.major == 9 && properties.minor == 0;
   uploads_.emplace(stream_, *memory_);
   counter_ = uploads_->allocate(sizeof(std::int32_t));
@@ -211,7 +212,7 @@ void CudaBackend::backward(const BoundPlan& plan, std::int32_t work, const Backw
   select_device();
   clear_key_gaps(bound.work(work), tensors.k, tensors.v, stream_);
   attend_backward(bound, work, tensors, options,
-                  {stream_, num_multiprocessors_, counter_.as<std::int32_t>(), is_hopper_, shared_bytes_});
+                  {stream_, num_multiprocessors_, counter_.as<std::int32_t>(), is_hopper_, shared_bytes_, cache_bytes_});
   tiles_computed_ += bound.work(work).backward_tiles;
 }
 

@@ -57,6 +57,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   int num_multiprocessors_ = 0;
   int shared_bytes_ = 0;  // that a CTA may have
+  int cache_bytes_ = 0;   // of the second level
   bool is_hopper_ = false;
   std::unique_ptr<DeviceMemory> memory_;
   std::optional<Uploads> uploads_;

@@ -23,8 +23,8 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
   static constexpr int kGradients = kDim / 2;               // of dK and dV,
   static constexpr int kDq = Traits::kDqColumns / 2;        // and of dQ
 
-  __device__ __forceinline__ BackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params)
-      : Base(shared, params) {}
+  __device__ __forceinline__ BackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params, int group)
+      : Base(shared, params, group) {}
 
   __device__ __forceinline__ void run() {
     if (params_.has_softcap)
@@ -128,12 +128,12 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
 #pragma unroll
     for (int i = 0; i < kDq; i += 4) target[i / 4 * 128] = make_float4(dq[i], dq[i + 1], dq[i + 2], dq[i + 3]);
     fence_shared_for_copy_engine();
-    this->release(&shared_.dq_full[group()]);
+    this->release(&shared_.dq_full[stage()]);
   }
 
-  /// One part a tile: until the one of the tile before has been read.
+  /// One buffer: until the parts of the tile before have been read.
   __device__ __forceinline__ void wait_part_taken() {
-    barrier_wait(&shared_.dq_empty[group()], stage() ^ 1);
+    barrier_wait(&shared_.dq_empty[0], stage() ^ 1);
   }
 
   /// This group's 64 keys times all queries of the tile.

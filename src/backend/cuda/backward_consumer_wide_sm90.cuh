@@ -21,8 +21,9 @@ class WideBackwardConsumer : private BackwardConsumerBase<T, kDim> {
   static constexpr int kColumns = kDim / 2;        // and columns of dV, dQ and dK,
   static constexpr int kGradients = kColumns / 2;  // as accumulators
 
-  __device__ __forceinline__ WideBackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params)
-      : Base(shared, params) {}
+  __device__ __forceinline__ WideBackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params,
+                                                  int group)
+      : Base(shared, params, group) {}
 
   __device__ __forceinline__ void run() {
     if (params_.has_softcap)

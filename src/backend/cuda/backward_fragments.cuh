@@ -131,8 +131,9 @@ class BackwardConsumerBase {
  public:
   using Traits = BackwardTraits<kDim>;
 
-  __device__ __forceinline__ BackwardConsumerBase(BackwardShared<T, kDim>& shared, const BackwardParams& params)
-      : shared_(shared), params_(params) {}
+  __device__ __forceinline__ BackwardConsumerBase(BackwardShared<T, kDim>& shared, const BackwardParams& params,
+                                                  int group)
+      : shared_(shared), params_(params), group_(group) {}
 
   /// Waits for a unit and its keys, and clears the sums; false when there is no more work.
   template <int kCount>
@@ -186,7 +187,7 @@ class BackwardConsumerBase {
 
  protected:
   /// This warpgroup among the consumers, and this thread in it.
-  __device__ __forceinline__ static int group() { return static_cast<int>(thread_index() / 128) - 1; }
+  __device__ __forceinline__ int group() const { return group_; }
   __device__ __forceinline__ static int thread() { return static_cast<int>(thread_index() % 128); }
 
   /// The unit at hand.
@@ -200,20 +201,21 @@ class BackwardConsumerBase {
 
   BackwardShared<T, kDim>& shared_;
   const BackwardParams& params_;
+  const int group_;
   ConsumerRings rings_;
 
  private:
   /// Splits of an item add their dK and dV in their order, if there is a planned one.
   __device__ __forceinline__ void wait_key_turn() const {
-    if (params_.num_splits > 1 && params_.order.key_turns != nullptr)
-      wait_turn(&params_.order.key_turns[unit().tile], unit().split);
+    if (has_splits(params_) && params_.order.key_turns != nullptr)
+      wait_turn(&params_.order.key_turns[unit().tile], unit().turn);
   }
 
   __device__ __forceinline__ void pass_key_turn() const {
-    if (params_.num_splits == 1 || params_.order.key_turns == nullptr) return;
+    if (!has_splits(params_) || params_.order.key_turns == nullptr) return;
     __threadfence();
     named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
-    if (group() == 0 && thread() == 0) pass_turn(&params_.order.key_turns[unit().tile], unit().split + 1);
+    if (group() == 0 && thread() == 0) pass_turn(&params_.order.key_turns[unit().tile], unit().turn + 1);
   }
 };
 

@@ -27,17 +27,20 @@ class BackwardLoader {
       if (index >= params_.num_units) break;
       load_unit(index);
     }
-    send_dq({DqMessage::kNone, 0});
     announce({-1, 0, 0, 0});
-    for (int i = 0; i < Traits::kMaskStages; ++i) request_mask({0, -1});
+    const int adders = num_adders<Traits>(params_);
+    for (int i = 0; i < adders; ++i) send_dq({DqMessage::kNone, 0}, i);
+    for (int i = adders; i < kFeedingWarps; ++i) request_mask({0, -1});
   }
 
  private:
   __device__ __forceinline__ void load_unit(int index) {
     state_.unit = backward_unit_at(params_, Traits::kKeyTiles, index);
+    forget_registers();
     state_.walk.start(params_, state_.unit);
     if (state_.walk.remaining() == 0 || key_row() >= params_.valid_key_rows) return;
-    announce({state_.unit.key_head, key_row(), state_.unit.split, index / params_.num_splits});
+    announce(
+        {state_.unit.key_head, key_row(), state_.walk.turn(), key_tile_of(params_, Traits::kKeyTiles, state_.unit)});
     const BackwardMessage& message = shared_.work[state_.units.stage() ^ 1];
     // `announce` counts this unit already: the keys of the one before it must have been read.
     barrier_wait(&shared_.keys_empty, state_.units.count & 1);
@@ -95,22 +98,23 @@ class BackwardLoader {
   /// Tells whoever adds dQ about a tile. `ends_block`: the block's last one.
   __device__ __forceinline__ void announce_dq(const GroupWalk::Block& block, int part, bool ends_block) {
     DqMessage message;
-    message.block = block.head * params_.num_blocks + block.index;
-    message.tile = message.block * Traits::kQueryTiles + part;
+    const int index = block.head * params_.num_blocks + block.index;
+    message.tile = index * Traits::kQueryTiles + part;
+    message.turn = Traits::kStagesDq ? message.tile : index;
     if (params_.order.query_turns != nullptr) {
       const int key_tile = state_.unit.key_tile;
       const bool is_last = key_tile == Traits::kKeyTiles - 1 || key_row() + Traits::kTileKeys >= params_.valid_key_rows;
       const Turn turn = planned_turn(block.rank, key_tile, Traits::kKeyTiles, is_last);
-      if (part == 0) message.waits_for = turn.begin;
-      if (ends_block) message.leaves = turn.end;
+      if (Traits::kStagesDq || part == 0) message.waits_for = turn.begin;
+      if (Traits::kStagesDq || ends_block) message.leaves = turn.end;
     }
-    send_dq(message);
+    send_dq(message, 0);
   }
 
-  /// Wide tiles' consumers add dQ themselves; unless in turns, nobody reads of it.
-  __device__ __forceinline__ void send_dq(const DqMessage& message) {
+  /// Wide tiles' consumers add dQ themselves; unless in turns, nobody reads of it. `ahead`: of the tile at hand.
+  __device__ __forceinline__ void send_dq(const DqMessage& message, int ahead) {
     if (!Traits::kStagesDq && params_.order.query_turns == nullptr) return;
-    const int slot = static_cast<int>(state_.stages.count % kDqMessages);
+    const int slot = static_cast<int>((state_.stages.count + static_cast<std::uint32_t>(ahead)) % kDqMessages);
     shared_.dq_message[slot] = message;
     barrier_arrive(&shared_.dq_asked[slot]);
   }
@@ -147,55 +151,58 @@ class BackwardLoader {
   const BackwardTensorMaps& maps_;
 };
 
-/// Messages about dQ, tile by tile.
+/// Messages about dQ: every `step`-th tile's, from `first` on.
 template <typename T, int kDim>
 class DqMessages {
  public:
-  __device__ __forceinline__ explicit DqMessages(BackwardShared<T, kDim>& shared) : shared_(shared) {}
+  __device__ __forceinline__ DqMessages(BackwardShared<T, kDim>& shared, std::uint32_t first, std::uint32_t step)
+      : shared_(shared), count_(first - step), step_(step) {}
 
   /// False after the last tile.
   __device__ __forceinline__ bool next() {
+    count_ += step_;
     const int slot = static_cast<int>(count_ % kDqMessages);
     barrier_wait(&shared_.dq_asked[slot], count_ / kDqMessages & 1);
     message_ = shared_.dq_message[slot];
-    ++count_;
     return message_.tile != DqMessage::kNone;
   }
 
   __device__ __forceinline__ const DqMessage& message() const { return message_; }
+  __device__ __forceinline__ PairRing tile() const { return {count_}; }
   __device__ __forceinline__ bool waits() const { return message_.waits_for != DqMessage::kNone; }
   __device__ __forceinline__ bool leaves() const { return message_.leaves != DqMessage::kNone; }
 
  private:
   BackwardShared<T, kDim>& shared_;
   DqMessage message_;
-  std::uint32_t count_ = 0;
+  std::uint32_t count_, step_;
 };
 
-/// One thread adds the consumers' parts of dQ to the accumulator, theirs in turn. It asks for a planned turn before the
-/// parts are there, and looks at the answer when they are.
+/// One thread adds the consumers' parts of dQ to the accumulator, both at once: the groups meet in every tile, so
+/// neither waits for the other. It asks for a planned turn before the parts are there, and looks at the answer when
+/// they are. To pass a turn on takes as long as the tile itself, so in a planned order two threads do this, a stage
+/// each.
 template <typename T, int kDim>
-__device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
-  using Traits = BackwardTraits<kDim>;
-  DqMessages messages(shared);
-  for (std::uint32_t parity = 0; messages.next(); parity ^= 1) {
+__device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, const BackwardParams& params,
+                                             DqMessages<T, kDim> messages) {
+  constexpr int kTile = kBackwardGroups * BackwardTraits<kDim>::kDqPart;
+  while (messages.next()) {
     const DqMessage& message = messages.message();
-    std::int32_t* const turn = params.order.query_turns + message.block;
+    const PairRing tile = messages.tile();
+    std::int32_t* const turn = params.order.query_turns + message.turn;
     std::int32_t now = DqMessage::kNone;
-    if (messages.waits()) now = read_copy_turn(turn);
-#pragma unroll 1
-    for (int group = 0; group < kBackwardGroups; ++group) {
-      barrier_wait(&shared.dq_full[group], parity);
-      while (now != message.waits_for) now = read_copy_turn(turn);
-      bulk_reduce_add(params.dq + (std::int64_t{message.tile} * kBackwardGroups + group) * Traits::kDqPart,
-                      shared.dq[group], Traits::kDqPart * static_cast<int>(sizeof(float)));
-      bulk_commit();
-      bulk_wait_read();
-      barrier_arrive(&shared.dq_empty[group]);
-    }
+    if (messages.waits()) now = read_turn(turn);
+    barrier_wait(&shared.dq_full[tile.stage()], tile.parity());
+    while (now != message.waits_for) now = read_turn(turn);
+    if (messages.waits()) fence_turn_for_copy_engine();
+    bulk_reduce_add(params.dq + std::int64_t{message.tile} * kTile, shared.dq[0],
+                    kTile * static_cast<int>(sizeof(float)));
+    bulk_commit();
+    bulk_wait_read();
+    barrier_arrive(&shared.dq_empty[0]);
     if (messages.leaves()) {
       bulk_wait();
-      pass_copy_turn(turn, message.leaves);
+      pass_turn(turn, message.leaves);
     }
   }
 }
@@ -204,33 +211,35 @@ __device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, co
 /// waits until the sums are in memory: its release covers what reached it through the barrier.
 template <typename T, int kDim>
 __device__ __forceinline__ void keep_dq_turns(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
-  DqMessages messages(shared);
-  for (PairRing tiles; messages.next(); tiles.advance()) {
+  DqMessages messages(shared, 0, 1);
+  while (messages.next()) {
     const DqMessage& message = messages.message();
-    std::int32_t* const turn = params.order.query_turns + message.block;
+    const PairRing tile = messages.tile();
+    std::int32_t* const turn = params.order.query_turns + message.turn;
     if (messages.waits()) wait_turn(turn, message.waits_for);
-    barrier_arrive(&shared.dq_full[tiles.stage()]);
-    barrier_wait(&shared.dq_empty[tiles.stage()], tiles.parity());
+    barrier_arrive(&shared.dq_full[tile.stage()]);
+    barrier_wait(&shared.dq_empty[tile.stage()], tile.parity());
     if (messages.leaves()) pass_turn(turn, message.leaves);
   }
 }
 
-/// Each mask warp, from the warpgroup's second on, builds every kMaskStages-th partial block of this CTA, always in its
-/// own stage.
+/// Each mask warp, from the warpgroup's second on, builds every `num_warps`-th partial block of this CTA.
 template <typename T, int kDim>
-__device__ __forceinline__ void build_backward_masks(BackwardShared<T, kDim>& shared, const BackwardParams& params) {
+__device__ __forceinline__ void build_backward_masks(BackwardShared<T, kDim>& shared, const BackwardParams& params,
+                                                     int num_warps) {
   using Traits = BackwardTraits<kDim>;
   const int warp = static_cast<int>(threadIdx.x) / 32 - 1;
   for (;;) {
-    barrier_wait(&shared.mask_asked[warp], shared.mask_parity[warp]);
-    const MaskRequest request = shared.mask_request[warp];
+    const PairRing place = shared.mask_place[warp];
+    barrier_wait(&shared.mask_asked[place.stage()], place.parity());
+    const MaskRequest request = shared.mask_request[place.stage()];
     if (request.query_block < 0) return;
-    build_transposed_mask<Traits::kTileKeys>(shared.mask[warp], params.visibility, request.key_row,
+    build_transposed_mask<Traits::kTileKeys>(shared.mask[place.stage()], params.visibility, request.key_row,
                                              request.query_block);
     __syncwarp();
     if (thread_index() % 32 == 0) {
-      barrier_arrive(&shared.mask_full[warp]);
-      shared.mask_parity[warp] ^= 1;
+      barrier_arrive(&shared.mask_full[shared.mask_place[warp].stage()]);
+      shared.mask_place[warp].count += num_warps;
     }
     __syncwarp();
   }

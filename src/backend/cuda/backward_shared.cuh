@@ -51,8 +51,8 @@ struct LoaderState {
 struct BackwardMessage {
   int key_head;  // -1: no more work
   int key_row;   // first row of the key tile
-  int split;
-  int tile;  // among the launch's key tiles
+  int turn;      // to add to the key tile's gradients, in a planned order
+  int tile;      // among the launch's key tiles
 };
 
 /// A mask that the loader asks for.
@@ -71,18 +71,27 @@ struct QueryTile {
   int dq_tile;  // into the dQ tiles of this tile size
 };
 
-/// Where a query tile's dQ goes, and when: a planned order waits for a turn with a block's first tile, and passes it on
-/// with the last.
+/// Where a query tile's dQ goes, and when in a planned order.
 struct DqMessage {
   static constexpr int kNone = -1;
-  int tile;   // into the dQ tiles of this tile size; kNone: no more
-  int block;  // into the turns
+  int tile;  // into the dQ tiles of this tile size; kNone: no more
+  int turn;  // into the turns: a tile has its own; wide tiles: a block, from its first tile to its last
   int waits_for = kNone;
   int leaves = kNone;
 };
 
-/// The loader is at most three tiles ahead of the one whose dQ is being added.
-inline constexpr int kDqMessages = 4;
+inline constexpr int kFeedingWarps = 3;  // that build masks or add dQ, beside the loader
+
+/// Threads that add dQ; the warps between them and the loader build masks. In a planned order there are two, a stage
+/// each, for passing a turn on takes about as long as a tile.
+template <typename Traits>
+__device__ __forceinline__ int num_adders(const BackwardParams& params) {
+  return Traits::kStagesDq && params.order.query_turns != nullptr ? 2 : 1;
+}
+
+/// The loader is at most three tiles ahead of the one whose dQ is being added; twice as many, for the messages that end
+/// the work have no tiles.
+inline constexpr int kDqMessages = 8;
 
 template <typename T, int kDim>
 struct BackwardShared {
@@ -100,10 +109,11 @@ struct BackwardShared {
   BackwardMessage work[2];
   MaskRequest mask_request[Traits::kMaskStages];
   LoaderState loader;
-  std::uint32_t mask_parity[Traits::kMaskStages];  // of the mask warps' waits
+  PairRing mask_place[Traits::kMaskStages];  // of each mask warp
   DqMessage dq_message[kDqMessages];
   std::uint64_t dq_asked[kDqMessages];
-  // Of a group's part of dQ; wide tiles: of a stage's turn to add.
+  // Of a stage's dQ: full by its tiles, empty (the first) when the one buffer has been read; wide tiles: of a stage's
+  // turn to add.
   std::uint64_t dq_full[2], dq_empty[2];
   std::uint64_t work_full[2], work_empty[2];
   std::uint64_t k_full, v_full, keys_empty;
@@ -122,7 +132,7 @@ __device__ __forceinline__ void init_backward_barriers(BackwardShared<T, kDim>& 
   }
   for (int i = 0; i < kDqMessages; ++i) barrier_init(&shared.dq_asked[i], 1);
   for (int i = 0; i < 2; ++i) {
-    barrier_init(&shared.dq_full[i], Traits::kStagesDq ? 4 : 1);
+    barrier_init(&shared.dq_full[i], Traits::kStagesDq ? kConsumerWarps : 1);
     barrier_init(&shared.dq_empty[i], Traits::kStagesDq ? 1 : kConsumerWarps);
   }
   barrier_init(&shared.k_full, 1);
@@ -135,7 +145,7 @@ __device__ __forceinline__ void init_backward_barriers(BackwardShared<T, kDim>& 
     barrier_init(&shared.dout_empty[i], kConsumerWarps);
   }
   for (int i = 0; i < Traits::kMaskStages; ++i) {
-    shared.mask_parity[i] = 0;
+    shared.mask_place[i].count = static_cast<std::uint32_t>(i);
     barrier_init(&shared.mask_asked[i], 1);
     barrier_init(&shared.mask_full[i], 1);
     barrier_init(&shared.mask_empty[i], kConsumerWarps);

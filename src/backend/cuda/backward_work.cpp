@@ -3,6 +3,7 @@
 #include "backend/cuda/backward_work.hpp"
 
 #include "backend/cuda/attention_backward.hpp"
+#include "backend/cuda/backward_walk.hpp"
 #include "backend/cuda/cuda_error.hpp"
 #include "backend/cuda/tensor_map.hpp"
 #include "backend/cuda/tile_dims.hpp"
@@ -10,6 +11,7 @@
 #include "marble/error.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace marble::cuda {
@@ -46,6 +48,19 @@ std::int64_t splits_for_tail(std::int64_t longest_unit, std::int64_t num_units, 
   return std::lround(std::sqrt(squared));
 }
 
+/// What a unit sweeps of a query block: Q, dO and the sums of dQ.
+constexpr std::int64_t block_bytes(int dim) {
+  return std::int64_t{kBlock} * dim * (2 + 2 + 4);
+}
+
+/// Splits with which what all units of one sweep takes two thirds of the cache. CTAs drift apart: each would fetch for
+/// itself.
+std::int64_t splits_for_cache(std::int64_t mean_unit, int dim, int cache_bytes) {
+  constexpr std::int64_t kMost = 128;
+  const std::int64_t room = std::max<std::int64_t>(std::int64_t{cache_bytes} * 2 / 3, 1);
+  return std::min((mean_unit * block_bytes(dim) + room - 1) / room, kMost);
+}
+
 /// No more than are of equal lengths: splits of one item begin together.
 std::int64_t even_splits(std::int64_t splits, std::int64_t group) {
   if (splits > group) return splits / group * group;
@@ -53,29 +68,39 @@ std::int64_t even_splits(std::int64_t splits, std::int64_t group) {
   return splits;
 }
 
-/// CTAs that share an item's queries: several when the longest item would outlast an even share of the work by far,
-/// when few long units would leave a tail, and two where units wait for each other, to shorten their queues. A function
-/// of plan, options and machine alone.
-int backward_splits(const RankPlanHeader& header, const BoundWork& work, std::int64_t num_key_units, bool deterministic,
-                    int num_multiprocessors) {
+/// Units that share an item's queries: several when the longest item would outlast an even share of the work by far,
+/// when few long units would leave a tail, or when units sweep more than the cache holds; and two where units wait for
+/// each other, to shorten their queues. A function of plan, options and machine alone.
+int backward_splits(const RankPlanHeader& header, const BoundWork& work, std::int64_t num_items, bool deterministic,
+                    const LaunchTarget& target) {
   constexpr std::int64_t kFewestTiles = 8;  // a split shorter than this costs more in its sums than it saves
   const std::int64_t group = header.local_heads / header.local_kv_heads;
   const std::int64_t longest = work.longest_backward * group;
-  const std::int64_t share = std::max<std::int64_t>(work.backward_tiles * header.local_heads / num_multiprocessors, 1);
-  const int key_tiles = backward_key_tiles(tile_dim(header.head_dim));
-  const std::int64_t wanted =
-      std::max({(longest + share - 1) / share, deterministic ? std::min<std::int64_t>(group, 2) : 1,
-                splits_for_tail(longest / key_tiles, num_key_units, num_multiprocessors)});
-  const auto splits = std::clamp<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1, kMaxSplits);
-  return static_cast<int>(even_splits(splits, group));
+  const std::int64_t share =
+      std::max<std::int64_t>(work.backward_tiles * header.local_heads / target.num_multiprocessors, 1);
+  const int dim = tile_dim(header.head_dim);
+  const int key_tiles = backward_key_tiles(dim);
+  const std::int64_t for_cache = splits_for_cache(work.backward_tiles * group / num_items, dim, target.cache_bytes);
+  const std::int64_t for_order = deterministic ? std::max<std::int64_t>(2, for_cache) : 1;
+  const std::int64_t for_tail =
+      splits_for_tail(longest / key_tiles, num_items * key_tiles * header.local_kv_heads, target.num_multiprocessors);
+  const std::int64_t for_balance =
+      std::min<std::int64_t>(std::max((longest + share - 1) / share, for_tail), kMaxSplits);
+  const std::int64_t wanted = std::max({for_balance, std::min(for_order, group), deterministic ? 1 : for_cache});
+  return static_cast<int>(even_splits(std::max<std::int64_t>(std::min(wanted, longest / kFewestTiles), 1), group));
 }
 
 /// Key heads whose units alternate where sums have a planned order. Units of one head queue for the same sums, so
-/// enough heads go together for kQueryHeads to be at work, and all when one head's units do not fill the machine.
-std::int32_t heads_together(const RankPlanHeader& header, std::int64_t units_per_head, int num_multiprocessors) {
-  constexpr std::int32_t kQueryHeads = 16;
-  if (units_per_head <= num_multiprocessors) return header.local_kv_heads;
-  return std::max(1, kQueryHeads * header.local_kv_heads / header.local_heads);
+/// several go together, with as many query heads at work as the cache holds of a mean item's length; all key heads,
+/// when one head's units do not fill the machine.
+std::int32_t heads_together(const RankPlanHeader& header, std::int64_t units_per_head, std::int64_t mean_item,
+                            int head_splits, const LaunchTarget& target) {
+  constexpr std::int64_t kFewest = 4, kMost = 16;  // query heads
+  if (units_per_head <= target.num_multiprocessors) return header.local_kv_heads;
+  const std::int64_t item_bytes = std::max<std::int64_t>(mean_item, 1) * block_bytes(tile_dim(header.head_dim));
+  const std::int64_t held = std::clamp(target.cache_bytes / item_bytes, kFewest, kMost);
+  const auto query_heads = static_cast<std::int32_t>(std::bit_floor(static_cast<std::uint64_t>(held)));
+  return std::clamp(query_heads * head_splits * header.local_kv_heads / header.local_heads, 1, header.local_kv_heads);
 }
 
 /// The planned order of a work, its counters reset.
@@ -143,16 +168,17 @@ void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const Backw
   params.minus_delta = accumulator + layout.minus_delta;
   params.counter = target.counter;
   params.path = bound.backward_path();
-  const std::int64_t key_units_per_head = std::int64_t{params.num_items} * backward_key_tiles(dim);
-  params.num_splits = backward_splits(header, work, key_units_per_head * params.num_kv_heads, options.deterministic,
-                                      target.num_multiprocessors);
-  params.num_units = static_cast<std::int32_t>(key_units_per_head * params.num_kv_heads * params.num_splits);
+  const int splits = backward_splits(header, work, params.num_items, options.deterministic, target);
+  params.head_splits = std::min(splits, header.local_heads / header.local_kv_heads);
+  params.block_splits = splits / params.head_splits;
   if (options.deterministic) {
     params.order = plan_order(bound, index, layout, accumulator, target.stream);
-    params.heads_together = heads_together(header, key_units_per_head * params.num_splits, target.num_multiprocessors);
+    params.heads_together = heads_together(header, std::int64_t{params.num_items} * backward_key_tiles(dim) * splits,
+                                           work.backward_tiles / params.num_items, params.head_splits, target);
   } else if (!params.path.ascends) {
     params.by_length = work.by_length;
   }
+  order_units(params, backward_key_tiles(dim));
 
   prepare_row_statistics(tensors.lse, tensors.delta, params.valid_query_rows, params.gradient_scale, layout,
                          accumulator, target.stream);

@@ -18,6 +18,7 @@ struct LaunchTarget {
   std::int32_t* counter = nullptr;  // of the launch in flight
   bool is_hopper = false;
   int shared_bytes = 0;  // that a CTA may have
+  int cache_bytes = 0;   // of the second level
 };
 
 void attend_backward(const CudaBoundPlan& bound, std::int32_t index, const BackwardTensors& tensors,

@@ -82,7 +82,7 @@ struct ForwardParams {
 struct PlannedOrder {
   const std::int32_t* ranks = nullptr;       // of the work's items, block by block
   const std::int64_t* item_begin = nullptr;  // [num_items] into ranks
-  std::int32_t* query_turns = nullptr;       // [num_heads][num_blocks], zero at launch
+  std::int32_t* query_turns = nullptr;       // [num_heads][num_blocks], or one a query tile; zero at launch
   std::int32_t* key_turns = nullptr;         // [num_kv_heads][num_items][key tiles], zero at launch
 };
 
@@ -103,8 +103,12 @@ struct BackwardParams {
   std::int32_t num_units = 0;
   std::int32_t num_items = 0;
   std::int32_t num_kv_heads = 0;
-  std::int32_t num_blocks = 0;      // query blocks of the rank
-  std::int32_t num_splits = 1;      // CTAs that share one item's queries
+  std::int32_t num_blocks = 0;       // query blocks of the rank
+  std::int32_t head_splits = 1;      // units that share an item's query heads,
+  std::int32_t block_splits = 1;     // and those that share its query blocks
+  std::int32_t inner_splits = 1;     // of the latter, those that follow each other item by item
+  std::int32_t units_per_split = 0;  // of a key head: of all items before the next split
+  std::int32_t units_per_head = 0;
   std::int32_t heads_together = 1;  // key heads whose units alternate in the work array
   /// [num_items] positions, longest first: the order of the last key head's items; null: as they are.
   const std::int32_t* by_length = nullptr;

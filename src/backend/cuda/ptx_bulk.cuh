@@ -69,30 +69,27 @@ __device__ __forceinline__ void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-/// Waits until a counter in global memory says `turn`; what others wrote before they passed the turn on is then seen.
-__device__ __forceinline__ void wait_turn(const std::int32_t* counter, std::int32_t turn) {
+/// A counter in global memory; what others wrote before they passed on the turn that it says is then seen.
+__device__ __forceinline__ std::int32_t read_turn(const std::int32_t* counter) {
   std::int32_t now;
-  do {
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-  } while (now != turn);
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
+  return now;
 }
 
+__device__ __forceinline__ void wait_turn(const std::int32_t* counter, std::int32_t turn) {
+  while (read_turn(counter) != turn) {
+  }
+}
+
+/// What this thread wrote before, or saw written, comes first; the copy engine's additions too, once `bulk_wait` has
+/// returned. They need the release: without one the next multiprocessor's additions now and then come before some.
 __device__ __forceinline__ void pass_turn(std::int32_t* counter, std::int32_t turn) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
 }
 
-// Turns of the copy engine's additions alone. `bulk_wait` returns when they are performed, where every multiprocessor's
-// are: so no more than the counter need follow. A release would drain what else this multiprocessor has in flight, 0.7
-// us to 2 us, and an acquire forgets the first-level cache.
-
-__device__ __forceinline__ std::int32_t read_copy_turn(const std::int32_t* counter) {
-  std::int32_t now;
-  asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(counter) : "memory");
-  return now;
-}
-
-__device__ __forceinline__ void pass_copy_turn(std::int32_t* counter, std::int32_t turn) {
-  asm volatile("st.relaxed.gpu.global.s32 [%0], %1;" ::"l"(counter), "r"(turn) : "memory");
+/// The copy engine's accesses after this come after a turn that has been read before it.
+__device__ __forceinline__ void fence_turn_for_copy_engine() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
 }
 
 /// Adds four floats into 16-byte aligned global memory, in no given order among threads.
