@@ -211,8 +211,9 @@ void CudaBackend::backward(const BoundPlan& plan, std::int32_t work, const Backw
   const CudaBoundPlan& bound = bound_here(plan);
   select_device();
   clear_key_gaps(bound.work(work), tensors.k, tensors.v, stream_);
-  attend_backward(bound, work, tensors, options,
-                  {stream_, num_multiprocessors_, counter_.as<std::int32_t>(), is_hopper_, shared_bytes_, cache_bytes_});
+  attend_backward(
+      bound, work, tensors, options,
+      {stream_, num_multiprocessors_, counter_.as<std::int32_t>(), is_hopper_, shared_bytes_, cache_bytes_});
   tiles_computed_ += bound.work(work).backward_tiles;
 }
 
