@@ -12,5 +12,6 @@ build="${BUILD:-build/cuda}/bench"
 lib="$build/libmarble_gpu_bench.so"
 python3 bench/gpu_attention.py --lib "$lib" --out bench/results/gpu_attention.jsonl "$@"
 python3 bench/gpu_errors.py --lib "$lib" --out bench/results/gpu_errors.jsonl "$@"
-"$build/gpu_plan_forms" | tee bench/results/gpu_plan_forms.jsonl
+machine=$(nvidia-smi --query-gpu=name --format=csv,noheader --id=0)
+"$build/gpu_plan_forms" "$machine" | tee bench/results/gpu_plan_forms.jsonl
 python3 bench/gpu_table.py

@@ -3,7 +3,7 @@
 // What the form of a rank plan costs the forward kernels of GPU 0: the same mask said in two ways, timed by turns.
 // Outputs are the same to the bit, which is checked first. One JSON row a comparison, on standard output.
 //
-//   gpu_plan_forms > bench/results/gpu_plan_forms.jsonl
+//   gpu_plan_forms MACHINE > bench/results/gpu_plan_forms.jsonl
 
 #include "plan/rank_plan_parts.hpp"
 
@@ -232,7 +232,7 @@ std::pair<double, double> times(Backend& backend, Subject& base, Subject& form) 
   return {median(found[0]), median(found[1])};
 }
 
-nlohmann::ordered_json compare(const Comparison& comparison) {
+nlohmann::ordered_json compare(const Comparison& comparison, const std::string& machine) {
   const auto backend = make_cuda_backend(0);
   Memory memory(*backend);
   const RankPlanHeader& header = comparison.base.header();
@@ -252,13 +252,14 @@ nlohmann::ordered_json compare(const Comparison& comparison) {
           {"base_ms", base_ms},
           {"ms", form_ms},
           {"ratio", form_ms / base_ms},
+          {"machine", machine},
           {"commit", MARBLE_COMMIT},
           {"command", "bench/gpu_plan_forms"}};
 }
 
-int run() {
+int run(const std::string& machine) {
   for (const Comparison& comparison : comparisons()) {
-    const nlohmann::ordered_json row = compare(comparison);
+    const nlohmann::ordered_json row = compare(comparison, machine);
     fmt::print("{}\n", row.dump());
     std::fflush(stdout);
   }
@@ -268,9 +269,13 @@ int run() {
 }  // namespace
 }  // namespace marble
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fmt::print(stderr, "usage: gpu_plan_forms MACHINE, the name that its rows give to GPU 0's machine\n");
+    return 2;
+  }
   try {
-    return marble::run();
+    return marble::run(argv[1]);
   } catch (const std::exception& error) {
     fmt::print(stderr, "gpu_plan_forms: {}\n", error.what());
     return 1;
