@@ -92,8 +92,7 @@ struct Step {
 
 constexpr int kKeyCounters = 1 << 20;  // counters of dK and dV come after those of dQ
 
-/// What unit `index` waits for, in its own order: its query tiles, then its turn among the splits of its item.
-std::deque<Step> steps_of(const Launch& launch, int index) {
+BackwardParams params_of(const Launch& launch) {
   BackwardParams params = launch.params;
   params.items = launch.items.data();
   params.runs = launch.runs.data();
@@ -106,6 +105,12 @@ std::deque<Step> steps_of(const Launch& launch, int index) {
     params.by_length = launch.by_length.data();
   }
   order_units(params, launch.key_tiles);
+  return params;
+}
+
+/// What unit `index` waits for, in its own order: its query tiles, then its turn among the splits of its item.
+std::deque<Step> steps_of(const Launch& launch, int index) {
+  const BackwardParams params = params_of(launch);
   const BackwardUnit unit = backward_unit_at(params, launch.key_tiles, index);
   GroupWalk walk;
   walk.start(params, unit);
@@ -232,6 +237,36 @@ std::vector<std::int32_t> ordered_blocks(const std::vector<std::pair<std::int32_
   std::vector<std::int32_t> blocks;
   for (const Item& item : in_order_of_paths(items, runs, path)) blocks.push_back(item.block);
   return blocks;
+}
+
+TEST(BackwardWalk, StaysInARunFromBlockToBlockAndFromHeadToHead) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const Launch launch = random_launch(seed);
+    const BackwardParams params = params_of(launch);
+    for (int index = 0; index < params.num_units; ++index) {
+      const BackwardUnit unit = backward_unit_at(params, launch.key_tiles, index);
+      const std::int64_t first_run = launch.items[static_cast<std::size_t>(unit.item)].run_begin;
+      const auto run_of = [&](int block) {
+        auto run = launch.runs.begin() + first_run;
+        while (block >= run->end) ++run;
+        return run;
+      };
+      GroupWalk walk;
+      walk.start(params, unit);
+      while (walk.remaining() > 0) {
+        const GroupWalk::Block block = walk.next(params);
+        const bool stays = walk.stays_in_run(params);
+        GroupWalk ahead = walk;
+        if (ahead.remaining() == 0) {
+          EXPECT_FALSE(stays);
+          break;
+        }
+        const GroupWalk::Block next = ahead.next(params);
+        EXPECT_EQ(stays,
+                  run_of(block.index) == run_of(next.index) && (params.path.heads_inside || block.head == next.head));
+      }
+    }
+  }
 }
 
 TEST(BackwardOrder, SweepsDocumentsFromTheirEndsWithNoiseAhead) {

@@ -22,7 +22,6 @@ __global__ void __launch_bounds__(384, 1)
     attention_backward_sm90_kernel(const __grid_constant__ BackwardParams params,
                                    const __grid_constant__ BackwardTensorMaps maps) {
   using Traits = BackwardTraits<kDim>;
-  using Consumer = std::conditional_t<Traits::kWide, WideBackwardConsumer<T, kDim>, BackwardConsumer<T, kDim>>;
   extern __shared__ __align__(1024) std::uint8_t shared_bytes[];
   auto& shared = *reinterpret_cast<BackwardShared<T, kDim>*>(shared_bytes);
   if (threadIdx.x == 0) init_backward_barriers(shared);
@@ -45,7 +44,12 @@ __global__ void __launch_bounds__(384, 1)
     }
   } else {
     raise_registers<Traits::kConsumerRegisters>();
-    Consumer(shared, params, group - 1).run();
+    if constexpr (Traits::kWide)
+      WideBackwardConsumer<T, kDim>(shared, params, group - 1).run();
+    else if (group <= Traits::kDqMakers)
+      BackwardConsumer<T, kDim, true>(shared, params, group - 1).run();
+    else
+      BackwardConsumer<T, kDim, false>(shared, params, group - 1).run();
   }
 }
 

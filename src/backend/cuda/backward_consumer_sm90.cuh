@@ -6,14 +6,15 @@
 // Scores are computed transposed, S^T = K Q^T and dP^T = V dO^T, keys down and queries across. So P^T and dS^T leave
 // the softmax as the A operands of dV += P^T dO and dK += dS^T Q, in registers; only dS passes through shared memory,
 // where both warpgroups' halves meet for dQ = dS K. dS has two buffers, so one barrier a tile suffices: who writes a
-// buffer again has passed the barrier that follows every read of it.
+// buffer again has passed the barrier that follows every read of it, or has seen the queries gone that went with it.
 
 #include "backend/cuda/backward_fragments.cuh"
 #include "backend/cuda/backward_shared.cuh"
 
 namespace marble::cuda {
 
-template <typename T, int kDim>
+/// `kMakesDq`: it also makes dQ, of 64 rows.
+template <typename T, int kDim, bool kMakesDq>
 class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
  public:
   using Traits = BackwardTraits<kDim>;
@@ -22,6 +23,10 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
   static constexpr int kParts = Traits::kTileQueries / 64;  // packed 64 queries at a time, for less overlap of lives
   static constexpr int kGradients = kDim / 2;               // of dK and dV,
   static constexpr int kDq = Traits::kDqColumns / 2;        // and of dQ
+  static constexpr bool kMakesAllDq = kMakesDq && Traits::kDqMakers == 1;
+  /// LSE is loaded before scores are waited for. With tiles of 128 queries there are no registers for it beside S and
+  /// dP.
+  static constexpr bool kLoadsLseFirst = kParts == 1;
 
   __device__ __forceinline__ BackwardConsumer(BackwardShared<T, kDim>& shared, const BackwardParams& params, int group)
       : Base(shared, params, group) {}
@@ -44,6 +49,15 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
 
   using Gradients = KeyGradients<kGradients>;
 
+  /// What a tile's products read and write, beside the unit's sums, and LSE.
+  struct Fragments {
+    float2 lse[kScores / 4];
+    float scores[kScores];                                           // S^T, then P^T
+    float gradients[kScores];                                        // dP^T - delta, then dS^T
+    std::uint32_t weights[kParts][16], score_gradients[kParts][16];  // P^T and dS^T as operands
+    float dq[kDq];
+  };
+
   template <bool kSoftcap>
   __device__ __forceinline__ void attend_units() {
     Gradients sums;
@@ -51,41 +65,77 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
       bool is_last;
       do {
         const QueryTile tile = this->wait_queries();
-        // Two bodies, so that no branch lies between an asynchronous product and its wait. Softcap takes the longer
+        // Two bodies, so that no branch lies between an asynchronous product and its wait. Softcap takes the masked
         // one.
         if (kSoftcap || (tile.flags & QueryTile::kPartial) != 0)
-          is_last = attend_tile<true, kSoftcap>(tile, sums);
+          is_last = attend_masked<kSoftcap>(tile, sums);
         else
-          is_last = attend_tile<false, kSoftcap>(tile, sums);
+          is_last = attend_run(tile.flags, sums);
       } while (!is_last);
       this->end_unit(group() * 64, 0, sums);
     }
   }
 
   /// True when the unit ends with this tile.
-  template <bool kMasked, bool kSoftcap>
-  __device__ __forceinline__ bool attend_tile(const QueryTile& tile, Gradients& sums) {
-    keep_apart<kMasked ? 1 : 0>();
+  template <bool kSoftcap>
+  __device__ __forceinline__ bool attend_masked(const QueryTile& tile, Gradients& sums) {
+    keep_apart<1>();
     std::uint32_t mask[2] = {~0u, ~0u};
-    if constexpr (kMasked)
-      this->read_mask(tile, group() * 64 + fragment_row(thread()), thread() % 4,
-                      Traits::kQueryTiles > 1 ? tile.part * Traits::kTileQueries / 4 : 0, mask);
-    float scores[kScores], gradients[kScores];
-    std::uint32_t weights[kParts][16], score_gradients[kParts][16];
-    const float2* lse = reinterpret_cast<const float2*>(shared_.lse[stage()]) + thread() % 4;
-    const float2* minus_delta = reinterpret_cast<const float2*>(shared_.minus_delta[stage()]) + thread() % 4;
-    barrier_wait(&shared_.dout_full[stage()], parity());
-    load_columns(gradients, minus_delta);
-    pin_registers(gradients);
-    start_product(scores, shared_.k, shared_.q[stage()], 0);
+    this->read_mask(tile, group() * 64 + fragment_row(thread()), thread() % 4,
+                    Traits::kQueryTiles > 1 ? tile.part * Traits::kTileQueries / 4 : 0, mask);
+    Fragments fragments;
+    load_statistics(fragments);
+    start_scores(fragments, stage());
+    attend_tile<true, kSoftcap>(fragments, mask, sums);
+    end_dk<0>(fragments, sums);
+    const bool is_last = end_tile();
+    keep_apart<1>();
+    return is_last;
+  }
+
+  /// A full tile and those that follow it in a row. Each one's scores are asked for before the one before has ended.
+  /// True when the unit ends with the last.
+  __device__ __forceinline__ bool attend_run(int flags, Gradients& sums) {
+    keep_apart<0>();
+    constexpr std::uint32_t kAll[2] = {~0u, ~0u};
+    Fragments fragments;
+    start_scores(fragments, stage());
+#pragma unroll 1
+    for (;;) {
+      flags = __shfl_sync(~0u, flags, 0);  // so that ptxas knows it uniform
+      load_statistics(fragments);
+      attend_tile<false, false>(fragments, kAll, sums);
+      if ((flags & QueryTile::kFullFollows) == 0) break;
+      barrier_wait(&shared_.q_full[stage() ^ 1], parity() ^ stage());
+      if constexpr (kMakesDq) {
+        end_dk<0>(fragments, sums);
+        start_scores(fragments, stage() ^ 1);
+      } else {  // which leaves registers for dS and the next S
+        start_scores(fragments, stage() ^ 1);
+        end_dk<1>(fragments, sums);
+      }
+      end_tile();
+      flags = shared_.tile[stage()].flags;
+    }
+    end_dk<0>(fragments, sums);
+    const bool is_last = end_tile();
+    keep_apart<0>();
+    return is_last;
+  }
+
+  /// From scores that are asked for to dK that is.
+  template <bool kMasked, bool kSoftcap>
+  __device__ __forceinline__ void attend_tile(Fragments& fragments, const std::uint32_t (&mask)[2], Gradients& sums) {
+    auto& [lse, scores, gradients, weights, score_gradients, dq] = fragments;
     start_product(gradients, shared_.v, shared_.dout[stage()], 1);
     wgmma_wait<1>();
+    if constexpr (!kLoadsLseFirst && !kSoftcap) load_columns(lse, columns_of(shared_.lse));
     pin_registers(scores);
     if constexpr (!kSoftcap) exponentiate<kMasked>(scores, lse, params_.exponent_scale, mask);
     wgmma_wait<0>();
     pin_registers(gradients);
     if constexpr (kSoftcap)
-      differentiate_capped(gradients, scores, lse, params_, mask);
+      differentiate_capped(gradients, scores, columns_of(shared_.lse), params_, mask);
     else
       differentiate(gradients, scores);
     T* const exchange = shared_.exchange[stage()];
@@ -97,28 +147,73 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
       store_transposed(exchange + (group() * Traits::kTileQueries + part * 64) * 64, score_gradients[part]);
     }
     fence_shared_for_copy_engine();
-    named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
-    float dq[kDq];
-    start_dq(dq, exchange);
+    if constexpr (kMakesDq)
+      named_barrier_sync(kExchangeBarrier + stage(), 128 * kBackwardGroups);
+    else
+      named_barrier_arrive(kExchangeBarrier + stage(), 128 * kBackwardGroups);
+    if constexpr (kMakesAllDq) {
+      end_dv<0>(fragments, sums);
+      copy_registers(weights[0], score_gradients[0]);
+    }
+    if constexpr (kMakesDq) start_dq(dq, exchange);
 #pragma unroll
     for (int part = 0; part < kParts; ++part)
-      start_register_product(sums.dk, score_gradients[part], shared_.q[stage()] + part * 64 * 64);
-    wgmma_wait<kParts>();
+      start_register_product(sums.dk, dk_operand(fragments, part), shared_.q[stage()] + part * 64 * 64);
+    if constexpr (!kMakesAllDq) end_dv<kParts>(fragments, sums);
+    if constexpr (kMakesDq) {
+      wgmma_wait<kParts>();
+      pin_registers(dq);
+      hand_over(dq);
+    }
+  }
+
+  /// `kPending`, here and below: products asked for later that need not be there.
+  template <int kPending>
+  __device__ __forceinline__ void end_dv(Fragments& fragments, Gradients& sums) {
+    wgmma_wait<kPending>();
     pin_registers(sums.dv);
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) pin_registers(weights[part]);
-    pin_registers(dq);
+    for (int part = 0; part < kParts; ++part) pin_registers(fragments.weights[part]);
     this->release(&shared_.dout_empty[stage()]);
-    hand_over(dq);
-    wgmma_wait<0>();
+  }
+
+  template <int kPending>
+  __device__ __forceinline__ void end_dk(Fragments& fragments, Gradients& sums) {
+    wgmma_wait<kPending>();
     pin_registers(sums.dk);
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) pin_registers(score_gradients[part]);
+    for (int part = 0; part < kParts; ++part) pin_registers(dk_operand(fragments, part));
+  }
+
+  /// dS^T; where all of dQ is made, in the place of P^T, for dQ takes 64 registers in a row.
+  __device__ __forceinline__ static std::uint32_t (&dk_operand(Fragments& fragments, int part))[16] {
+    return kMakesAllDq ? fragments.weights[part] : fragments.score_gradients[part];
+  }
+
+  /// True when the unit ends with this tile.
+  __device__ __forceinline__ bool end_tile() {
     const bool is_last = (shared_.tile[stage()].flags & QueryTile::kEndsUnit) != 0;
     this->release(&shared_.q_empty[stage()]);
     rings_.advance(ConsumerRings::kTiles);
-    keep_apart<kMasked ? 1 : 0>();
     return is_last;
+  }
+
+  /// Waits for dO. dP starts at -delta.
+  __device__ __forceinline__ void load_statistics(Fragments& fragments) {
+    if constexpr (kLoadsLseFirst) load_columns(fragments.lse, columns_of(shared_.lse));
+    barrier_wait(&shared_.dout_full[stage()], parity());
+    load_accumulators(fragments.gradients, columns_of(shared_.minus_delta));
+    pin_registers(fragments.gradients);
+  }
+
+  /// This lane's first query in the tile's statistics.
+  __device__ __forceinline__ const float2* columns_of(
+      const float (&statistics)[Traits::kStages][Traits::kTileQueries]) const {
+    return reinterpret_cast<const float2*>(statistics[stage()]) + thread() % 4;
+  }
+
+  __device__ __forceinline__ void start_scores(Fragments& fragments, int of_stage) {
+    start_product(fragments.scores, shared_.k, shared_.q[of_stage], 0);
   }
 
   /// Leaves this group's part of dQ to the copy engine, in the order in which the threads hold it.
@@ -164,12 +259,10 @@ class BackwardConsumer : private BackwardConsumerBase<T, kDim> {
     wgmma_commit();
   }
 
-  /// This group's part of dS K: its own 64 columns, or with tiles of 128 queries its own 64 rows.
+  /// dS K, of this group's 64 rows.
   __device__ __forceinline__ void start_dq(float (&dq)[kDq], const T* exchange) {
-    const T* rows = exchange + (Traits::kDqByRows ? group() * 64 * 64 : 0);
-    const T* columns = shared_.k + (Traits::kDqByRows ? 0 : group() * Traits::kTileKeys * Traits::kDqColumns);
-    const std::uint64_t score_gradients = fresh(matrix_descriptor(rows, 1024, 0));
-    const std::uint64_t keys = fresh(matrix_descriptor(columns, 1024, Traits::kTileKeys * 128));
+    const std::uint64_t score_gradients = fresh(matrix_descriptor(exchange + group() * 64 * 64, 1024, 0));
+    const std::uint64_t keys = fresh(matrix_descriptor(shared_.k, 1024, Traits::kTileKeys * 128));
     wgmma_fence();
 #pragma unroll
     for (int key = 0; key < Traits::kTileKeys; key += 16)

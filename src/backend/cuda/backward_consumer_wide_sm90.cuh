@@ -68,13 +68,17 @@ class WideBackwardConsumer : private BackwardConsumerBase<T, kDim> {
     const float2* lse = reinterpret_cast<const float2*>(shared_.lse[stage()]) + first;
     const float2* minus_delta = reinterpret_cast<const float2*>(shared_.minus_delta[stage()]) + first;
     barrier_wait(&shared_.dout_full[stage()], parity());
-    load_columns(gradients, minus_delta);
+    load_accumulators(gradients, minus_delta);
     pin_registers(gradients);
     start_product(scores, shared_.k, shared_.q[stage()], 0);
     start_product(gradients, shared_.v, shared_.dout[stage()], 1);
     wgmma_wait<1>();
     pin_registers(scores);
-    if constexpr (!kSoftcap) exponentiate<true>(scores, lse, params_.exponent_scale, mask);
+    if constexpr (!kSoftcap) {
+      float2 columns[kScores / 4];
+      load_columns(columns, lse);
+      exponentiate<true>(scores, columns, params_.exponent_scale, mask);
+    }
     wgmma_wait<0>();
     pin_registers(gradients);
     if constexpr (kSoftcap)

@@ -12,7 +12,9 @@
 
 namespace marble::cuda {
 
-inline constexpr int kExchangeBarrier = 1;  // named barrier of both consumer warpgroups
+// Named barriers of both consumer warpgroups. Exchanges have two, a stage each: one group may be a tile ahead.
+inline constexpr int kExchangeBarrier = 1;
+inline constexpr int kKeyTurnBarrier = 3;
 
 __device__ __forceinline__ int fragment_row(int thread) {
   return thread / 32 * 16 + thread % 32 / 4;
@@ -22,10 +24,16 @@ __device__ __forceinline__ bool is_masked(const std::uint32_t (&mask)[2], int i)
   return (mask[(i / 2) % 2] & (1u << (2 * (i / 4) + i % 2))) == 0;
 }
 
-/// A product's accumulators start as a value for each query, two rows of keys alike. `columns` points at this lane's
-/// first query.
+/// A value for each of a lane's queries, in pairs; `columns` points at the first.
+template <int kPairs>
+__device__ __forceinline__ void load_columns(float2 (&pairs)[kPairs], const float2* columns) {
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) pairs[j] = columns[4 * j];
+}
+
+/// A product's accumulators start as such values, two rows of keys alike.
 template <int kCount>
-__device__ __forceinline__ void load_columns(float (&accumulators)[kCount], const float2* columns) {
+__device__ __forceinline__ void load_accumulators(float (&accumulators)[kCount], const float2* columns) {
 #pragma unroll
   for (int i = 0; i < kCount; i += 2) {
     const float2 pair = columns[i / 4 * 4];
@@ -34,13 +42,13 @@ __device__ __forceinline__ void load_columns(float (&accumulators)[kCount], cons
   }
 }
 
-/// Scores become P = exp2(score * scale - lse), 0 where masked. `lse` points at this lane's first query.
+/// Scores become P = exp2(score * scale - lse), 0 where masked.
 template <bool kMasked, int kCount>
-__device__ __forceinline__ void exponentiate(float (&scores)[kCount], const float2* lse, float scale,
+__device__ __forceinline__ void exponentiate(float (&scores)[kCount], const float2 (&lse)[kCount / 4], float scale,
                                              const std::uint32_t (&mask)[2]) {
 #pragma unroll
   for (int j = 0; j < kCount / 4; ++j) {
-    const float2 columns = lse[4 * j];
+    const float2 columns = lse[j];
 #pragma unroll
     for (int i = 4 * j; i < 4 * j + 4; ++i) {
       scores[i] = exp2_approx(scores[i] * scale - (i % 2 == 0 ? columns.x : columns.y));
@@ -63,7 +71,7 @@ __device__ __forceinline__ void differentiate(float (&gradients)[kCount], const 
 }
 
 /// Raw scores that pass through a softcap become P, and dP - delta becomes dS, which takes the slope 1 - tanh^2. tanh
-/// goes through exp2, good to fp32 rounding.
+/// goes through exp2, good to fp32 rounding. `lse` points at this lane's first query.
 template <int kCount>
 __device__ __forceinline__ void differentiate_capped(float (&gradients)[kCount], float (&scores)[kCount],
                                                      const float2* lse, const BackwardParams& params,
@@ -214,7 +222,7 @@ class BackwardConsumerBase {
   __device__ __forceinline__ void pass_key_turn() const {
     if (!has_splits(params_) || params_.order.key_turns == nullptr) return;
     __threadfence();
-    named_barrier_sync(kExchangeBarrier, 128 * kBackwardGroups);
+    named_barrier_sync(kKeyTurnBarrier, 128 * kBackwardGroups);
     if (group() == 0 && thread() == 0) pass_turn(&params_.order.key_turns[unit().tile], unit().turn + 1);
   }
 };

@@ -59,6 +59,7 @@ class BackwardLoader {
         int flags = block.is_partial ? QueryTile::kPartial : 0;
         if (ends_block && block.is_partial) flags |= QueryTile::kReleasesMask;
         if (ends_block && state_.walk.remaining() == 0) flags |= QueryTile::kEndsUnit;
+        if (!block.is_partial && (!ends_block || state_.walk.stays_in_run(params_))) flags |= QueryTile::kFullFollows;
         announce_dq(block, part, ends_block);
         load_queries(block, row, flags, part);
         if (needs_values) load_key_tile(shared_.v, &maps_.v, &shared_.v_full, message);
@@ -185,7 +186,7 @@ class DqMessages {
 template <typename T, int kDim>
 __device__ __forceinline__ void add_dq_parts(BackwardShared<T, kDim>& shared, const BackwardParams& params,
                                              DqMessages<T, kDim> messages) {
-  constexpr int kTile = kBackwardGroups * BackwardTraits<kDim>::kDqPart;
+  constexpr int kTile = BackwardTraits<kDim>::kDqMakers * BackwardTraits<kDim>::kDqPart;
   while (messages.next()) {
     const DqMessage& message = messages.message();
     const PairRing tile = messages.tile();

@@ -66,6 +66,7 @@ struct QueryTile {
   static constexpr int kPartial = 1;
   static constexpr int kReleasesMask = 2;  // the last tile of its block
   static constexpr int kEndsUnit = 4;
+  static constexpr int kFullFollows = 8;  // as this one is; said within a run
   int flags;
   int part;     // of its block
   int dq_tile;  // into the dQ tiles of this tile size
@@ -101,7 +102,7 @@ struct BackwardShared {
   alignas(1024) T q[Traits::kStages][Traits::kTileQueries * kDim];
   alignas(1024) T dout[Traits::kStages][Traits::kTileQueries * kDim];
   alignas(1024) T exchange[Traits::kExchanges][Traits::kTileQueries * Traits::kTileKeys];  // dS; wide: P, dS both ways
-  alignas(128) float dq[kBackwardGroups][Traits::kStagesDq ? Traits::kDqPart : 1];
+  alignas(128) float dq[Traits::kDqMakers][Traits::kStagesDq ? Traits::kDqPart : 1];
   alignas(16) std::uint32_t mask[Traits::kMaskStages][Traits::kTileKeys * 4];
   alignas(16) float lse[Traits::kStages][Traits::kTileQueries];
   alignas(16) float minus_delta[Traits::kStages][Traits::kTileQueries];
@@ -132,7 +133,7 @@ __device__ __forceinline__ void init_backward_barriers(BackwardShared<T, kDim>& 
   }
   for (int i = 0; i < kDqMessages; ++i) barrier_init(&shared.dq_asked[i], 1);
   for (int i = 0; i < 2; ++i) {
-    barrier_init(&shared.dq_full[i], Traits::kStagesDq ? kConsumerWarps : 1);
+    barrier_init(&shared.dq_full[i], Traits::kStagesDq ? 4 * Traits::kDqMakers : 1);
     barrier_init(&shared.dq_empty[i], Traits::kStagesDq ? 1 : kConsumerWarps);
   }
   barrier_init(&shared.k_full, 1);

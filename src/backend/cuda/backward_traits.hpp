@@ -28,9 +28,10 @@ struct BackwardTraits {
   static constexpr int kQueryBytes = kTileQueries * kDim * 2;
 
   // A warpgroup's part of a dQ tile is 64 rows by kDqColumns, in the fragment order of wgmma.cuh: 16-byte chunks of
-  // four accumulators, [chunk][thread].
-  static constexpr bool kDqByRows = kTileQueries > 64;
-  static constexpr int kDqColumns = kDqByRows ? kDim : kDim / kBackwardGroups;
+  // four accumulators, [chunk][thread]. Of 128 rows both groups make 64, of wide tiles both make half of the columns.
+  // At 128 one makes all, so that dS is read from shared memory once, not once for each half of the columns.
+  static constexpr int kDqMakers = kDim == 128 ? 1 : kBackwardGroups;
+  static constexpr int kDqColumns = kWide ? kDim / kBackwardGroups : kDim;
   static constexpr int kDqPart = 64 * kDqColumns;
   // Parts go to memory through shared memory and the copy engine; wide tiles leave no room for that.
   static constexpr bool kStagesDq = !kWide;

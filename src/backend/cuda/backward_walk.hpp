@@ -106,6 +106,13 @@ class GroupWalk {
   }
 
   MARBLE_HOST_DEVICE int remaining() const { return remaining_; }
+  /// True when the next block is of the same run as the one at hand. (Others may be of the same class.)
+  MARBLE_HOST_DEVICE bool stays_in_run(const BackwardParams& params) const {
+    if (remaining_ == 0) return false;
+    if (params.path.heads_inside && head_ != end_head_) return true;
+    if (!params.path.heads_inside && left_ == 0) return false;
+    return params.path.ascends ? block_ + 1 < open_.end : block_ > open_.begin;
+  }
   MARBLE_HOST_DEVICE int key_block() const { return item_.block; }
   /// Splits of the item before this one that get something: its turn to add to gradients of keys.
   MARBLE_HOST_DEVICE int turn() const { return turn_; }

@@ -39,6 +39,15 @@ __device__ __forceinline__ void pin_registers(std::uint32_t (&registers)[kCount]
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(registers[i])::"memory");
 }
 
+/// Copies that ptxas cannot take for renaming. Where a product in flight reads `from` and its place is needed next, it
+/// would give up overlapping products (C7512) rather than copy.
+template <int kCount>
+__device__ __forceinline__ void copy_registers(std::uint32_t (&to)[kCount], const std::uint32_t (&from)[kCount]) {
+  const std::uint32_t zero = thread_index() >> 20;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("xor.b32 %0, %1, %2;" : "=r"(to[i]) : "r"(from[i]), "r"(zero));
+}
+
 /// Keeps the compiler from merging alike heads or tails of two branches: the branch would then lie between an
 /// asynchronous product and its wait, where ptxas gives up overlapping (C7518).
 template <int kBranch>
