@@ -17,7 +17,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-gpus="${GPUS:-$(nvidia-smi -L | wc -l)}"
+gpus="${GPUS:-$(python3 -c 'import torch; print(torch.cuda.device_count())')}"
 if [ "$gpus" -lt 2 ]; then
   echo "across_gpus: left out, as this machine has $gpus GPU"
   exit 0

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_ranks.py N PROGRAM ARGS...: N processes with torchrun's environment, a GPU each.
 
-Exits 77, with the reason, where there are fewer than N GPUs; else with the first code that is not 0. A rank that fails
+Exits 77, with the reason, where fewer than N GPUs are visible; else with the first code that is not 0. A rank that fails
 ends the others after a while, as their transport should have done.
 """
 
@@ -21,7 +21,9 @@ def num_gpus():
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         return 0
-    return sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+    found = sum(line.startswith("GPU ") for line in listing.stdout.splitlines())
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else min(found, sum(bool(name.strip()) for name in visible.split(",")))
 
 
 def free_port():
@@ -33,7 +35,7 @@ def free_port():
 def main():
     num_ranks, command = int(sys.argv[1]), sys.argv[2:]
     if (found := num_gpus()) < num_ranks:
-        print(f"skipped: {num_ranks} GPUs are needed, and there are {found}")
+        print(f"skipped: {num_ranks} GPUs are needed, and {found} are visible")
         return 77
     shared = os.environ | {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
