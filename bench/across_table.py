@@ -91,7 +91,7 @@ def refused_table(*sections):
 
 
 def alone_table(figures, cases):
-    """What is measured of MARBLE alone; `cases` hold the layers over copy engines."""
+    """What is measured of MARBLE alone; `cases` hold the layers over copy engines, compared where they are as old."""
     rows = []
     for r in figures.of("scaling"):
         times = f"one GPU {ms(r, 'one_gpu_ms')}, {r['gpus']} GPUs {ms(r)}"
@@ -108,7 +108,7 @@ def alone_table(figures, cases):
         rows.append([f"transport's kernels in {r['exchanges']} exchanges by {r['rung']}, profiled", ran, ""])
     for r in figures.of("timed"):
         copied = cases.timed.get((r["case"], MARBLE))
-        if copied:
+        if copied and copied["commit"] == r["commit"]:
             times = f"{ms(r)}, by copy engines {ms(copied)}"
             rows.append([f"{r['case']} by {r['rung']}", times, f"{r['layer_ms'] / copied['layer_ms']:.2f}"])
     for r in figures.of("soak"):
