@@ -188,6 +188,18 @@ TEST_P(StreamTransportFaults, DeviceThatRefusesFailsItsRankForAll) {
   });
 }
 
+TEST_P(StreamTransportFaults, AnEndWaitsForWhatTheComputeStreamHasYetToDo) {
+  ranks(2, GetParam()).run([](Transport& transport) {
+    AllToAll messages(transport, 10);
+    this_device->pause(kCompute, kHasty / 4);  // before it writes credits
+    try {
+      (void)messages.begin(transport, "given up");
+    } catch (const TransportError&) {
+      // The other rank has given up before.
+    }
+  });
+}
+
 TEST_P(StreamTransportFaults, CaptureIsRefused) {
   ranks(2, GetParam()).run([](Transport& transport) {
     AllToAll messages(transport, 10);

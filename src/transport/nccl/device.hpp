@@ -62,10 +62,12 @@ class Device {
   /// What the queue is asked for from here on comes after the mark.
   virtual void follow(Queue queue, const Mark& mark) = 0;
 
+  /// True when all is done that the queue was asked for; not to be asked of a stream that is captured.
+  [[nodiscard]] virtual bool is_idle(Queue queue) = 0;
+
   // Of side queues, before their first use: makes them, and changes one for another.
   virtual void make_side_queues(std::int32_t count) = 0;
   virtual void renew(Queue queue) = 0;
-  [[nodiscard]] virtual bool is_idle(Queue queue) = 0;
 
   // These may wait for all work of the device.
   virtual void synchronize(Queue queue) = 0;

@@ -78,8 +78,8 @@ StreamTransport::~StreamTransport() {
   }
 }
 
-/// True once the compute stream is past all waits and the side queues are empty. The watchdog lets them pass; the rest
-/// is their own work.
+/// True once the compute stream is past all waits and everything is done that queues were asked for. The watchdog lets
+/// them pass; the rest is their own work.
 bool StreamTransport::drain() {
   constexpr milliseconds kPause{1};
   constexpr std::chrono::seconds kLimit{30};
@@ -105,7 +105,9 @@ bool StreamTransport::is_left_alone() const {
   return true;
 }
 
+/// The compute stream may have credits yet to write, and staged messages to copy. While captured it cannot be asked.
 bool StreamTransport::is_idle() {
+  if (!device_.is_capturing() && !device_.is_idle(kCompute)) return false;
   for (std::int32_t queue = 0; courier_ && queue < courier_->num_side_queues(); ++queue)
     if (!device_.is_idle(side_queue(queue))) return false;
   return true;
