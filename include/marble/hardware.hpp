@@ -19,10 +19,10 @@ struct Hardware {
 
   // Kernel throughput of one GPU over whole block pairs, masked scores included. Forward does 4 operations per score
   // and head dimension, backward 10.
-  std::int64_t forward_full_gflops = 610'000;     // full block pairs
-  std::int64_t forward_partial_gflops = 515'000;  // block pairs that test the mask
-  std::int64_t backward_full_gflops = 530'000;
-  std::int64_t backward_partial_gflops = 455'000;
+  std::int64_t forward_full_gflops = 640'000;     // full block pairs
+  std::int64_t forward_partial_gflops = 541'000;  // block pairs that test the mask
+  std::int64_t backward_full_gflops = 585'000;
+  std::int64_t backward_partial_gflops = 502'000;
 
   // Bandwidth of one GPU, in 10^6 bytes a second each way with both ways busy.
   std::int64_t node_mbytes_per_s = 389'000;    // to ranks of its node

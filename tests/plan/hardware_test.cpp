@@ -48,9 +48,9 @@ TEST(HardwareTest, RefusesNamingTheValueAndTheRange) {
   EXPECT_THAT(refusal(altered("\"step_ns\": 25000,", "")), HasSubstr("step_ns is missing"));
   EXPECT_THAT(refusal(altered("\"step_ns\": 25000", "\"step_ns\": -1")),
               HasSubstr("step_ns -1 is not in [0, 1000000000]"));
-  EXPECT_THAT(refusal(altered("\"forward_full_gflops\": 610000", "\"forward_full_gflops\": 0")),
+  EXPECT_THAT(refusal(altered("\"forward_full_gflops\": 640000", "\"forward_full_gflops\": 0")),
               HasSubstr("forward_full_gflops 0 is not in [1, 50000000]"));
-  EXPECT_THAT(refusal(altered("\"forward_full_gflops\": 610000", "\"forward_full_gflops\": 18446744073709551615")),
+  EXPECT_THAT(refusal(altered("\"forward_full_gflops\": 640000", "\"forward_full_gflops\": 18446744073709551615")),
               HasSubstr("forward_full_gflops"));
   EXPECT_THAT(refusal(altered("\"node_mbytes_per_s\": 389000", "\"node_mbytes_per_s\": 389.5")),
               HasSubstr("node_mbytes_per_s 389.5 is not an integer in [1, 20000000]"));
