@@ -163,7 +163,9 @@ class HostDevice final : public Device {
   }
   void close_memory(void*) noexcept override {}
   void register_words(void*, std::int64_t) override {}
-  void unregister_words(void*) noexcept override {}
+  void unregister_words(void*) noexcept override {
+    if (!compute_.is_idle()) ++num_given_back_early;
+  }
 
   /// For a backend that computes on the caller's thread: its "stream" is what that thread does.
   void compute_at_once() { compute_.at_once = true; }
@@ -178,6 +180,8 @@ class HostDevice final : public Device {
   bool blocks_side = false;            // its queues share one, as streams on one hardware queue do
   int num_renewed = 0;                 // side queues
   std::atomic<int> num_copies = 0;     // asked for on side queues
+  /// Of all devices: words that were given back while a compute queue might still touch them.
+  inline static std::atomic<int> num_given_back_early = 0;
 
  private:
   HostQueue& queue_of(Queue queue) {

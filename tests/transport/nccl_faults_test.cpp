@@ -198,6 +198,7 @@ TEST_P(StreamTransportFaults, AnEndWaitsForWhatTheComputeStreamHasYetToDo) {
       // The other rank has given up before.
     }
   });
+  EXPECT_EQ(HostDevice::num_given_back_early, 0);
 }
 
 TEST_P(StreamTransportFaults, CaptureIsRefused) {

@@ -13,8 +13,6 @@
 #include "backend/cuda/backward_loader_sm90.cuh"
 #include "backend/cuda/cuda_error.hpp"
 
-#include <type_traits>
-
 namespace marble::cuda {
 
 template <typename T, int kDim>

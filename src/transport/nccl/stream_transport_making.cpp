@@ -105,7 +105,8 @@ bool StreamTransport::is_left_alone() const {
   return true;
 }
 
-/// The compute stream may have credits yet to write, and staged messages to copy. While captured it cannot be asked.
+/// True when all is done that queues were asked for. The compute stream may have credits yet to write, and staged
+/// messages to copy; while it is captured it cannot be asked.
 bool StreamTransport::is_idle() {
   if (!device_.is_capturing() && !device_.is_idle(kCompute)) return false;
   for (std::int32_t queue = 0; courier_ && queue < courier_->num_side_queues(); ++queue)
