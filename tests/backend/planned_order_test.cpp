@@ -269,6 +269,26 @@ TEST(BackwardWalk, StaysInARunFromBlockToBlockAndFromHeadToHead) {
   }
 }
 
+TEST(BackwardWalk, SaysWhichHeadsMeetABlockInARow) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const Launch launch = random_launch(seed);
+    const BackwardParams params = params_of(launch);
+    for (int index = 0; index < params.num_units; ++index) {
+      GroupWalk walk;
+      walk.start(params, backward_unit_at(params, launch.key_tiles, index));
+      bool is_between = true;
+      for (int last = -1; walk.remaining() > 0;) {
+        const GroupWalk::Block block = walk.next(params);
+        EXPECT_EQ(block.is_first_head, is_between);
+        EXPECT_EQ(block.is_first_head, !params.path.heads_inside || block.index != last);
+        is_between = block.is_last_head;
+        last = block.index;
+      }
+      EXPECT_TRUE(is_between);
+    }
+  }
+}
+
 TEST(BackwardOrder, SweepsDocumentsFromTheirEndsWithNoiseAhead) {
   // A document of blocks 0 to 4 whose keys 1 and 2 are noise, and one of blocks 5 and 6.
   EXPECT_EQ(ordered_blocks({{0, 5}, {1, 3}, {1, 3}, {3, 5}, {4, 5}, {5, 7}, {6, 7}}, {}),

@@ -50,14 +50,14 @@ class BackwardLoader {
     while (state_.walk.remaining() > 0) {
       const GroupWalk::Block& block = state_.block;
       state_.block = state_.walk.next(params_);
-      if (block.is_partial) request_mask({message.key_row, block.index});
+      if (block.is_partial && block.is_first_head) request_mask({message.key_row, block.index});
       bool ends_block = false;
 #pragma unroll 1
       for (int part = 0; !ends_block; ++part) {
         const int row = block.index * kBlock + part * Traits::kTileQueries;
         ends_block = part == Traits::kQueryTiles - 1 || row + Traits::kTileQueries >= params_.valid_query_rows;
         int flags = block.is_partial ? QueryTile::kPartial : 0;
-        if (ends_block && block.is_partial) flags |= QueryTile::kReleasesMask;
+        if (ends_block && block.is_partial && block.is_last_head) flags |= QueryTile::kReleasesMask;
         if (ends_block && state_.walk.remaining() == 0) flags |= QueryTile::kEndsUnit;
         if (!block.is_partial && (!ends_block || state_.walk.stays_in_run(params_))) flags |= QueryTile::kFullFollows;
         announce_dq(block, part, ends_block);

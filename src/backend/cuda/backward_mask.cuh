@@ -56,17 +56,22 @@ __device__ __forceinline__ std::uint32_t transposed_mask_word(const VisibilityAr
                                                                 visibility.query_tracks + query_row + q * 2, kBits);
 }
 
-/// Each lane fills the words of every eighth key, one in four of each.
+/// Each lane fills the four words of every 32nd key.
 template <int kKeys>
 __device__ __forceinline__ void build_transposed_mask(std::uint32_t* words, const VisibilityArrays& visibility,
                                                       int key_row, int query_block) {
 #pragma unroll 1
-  for (int i = static_cast<int>(thread_index() % 32); i < kKeys * 4; i += 32) {
-    const int row = key_row + i / 4;
-    words[i] = visibility.key_intervals != nullptr
-                   ? word_from_interval(visibility.key_intervals[row], query_block * kBlock, i % 4)
-                   : word_from_tracks(visibility, visibility.key_tracks[row],
-                                      visibility.query_tracks + std::int64_t{query_block} * kBlock + i % 4 * 2);
+  for (int key = static_cast<int>(thread_index() % 32); key < kKeys; key += 32) {
+    if (visibility.key_intervals != nullptr) {
+      const RowInterval interval = visibility.key_intervals[key_row + key];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) words[4 * key + q] = word_from_interval(interval, query_block * kBlock, q);
+    } else {
+#pragma unroll 1
+      for (int q = 0; q < 4; ++q)
+        words[4 * key + q] = word_from_tracks(visibility, visibility.key_tracks[key_row + key],
+                                              visibility.query_tracks + std::int64_t{query_block} * kBlock + q * 2);
+    }
   }
 }
 

@@ -85,6 +85,7 @@ class GroupWalk {
     int index;
     int rank;  // in the planned order, if there is one
     bool is_partial;
+    bool is_first_head, is_last_head;  // of those that meet the block in a row: one mask serves them
   };
 
   MARBLE_HOST_DEVICE Block next(const BackwardParams& params) {
@@ -129,7 +130,8 @@ class GroupWalk {
 
   MARBLE_HOST_DEVICE Block at(const BackwardParams& params, int head) const {
     return {params.group_heads[head], block_, params.order.ranks != nullptr ? params.order.ranks[ranks_ + place_] : 0,
-            open_.block_class == BlockClass::partial};
+            open_.block_class == BlockClass::partial, !params.path.heads_inside || head == first_head_,
+            !params.path.heads_inside || head == end_head_ - 1};
   }
 
   /// Before the first block of this split's share.
