@@ -39,8 +39,8 @@ struct UnitOutput {
   }
 };
 
-__device__ __forceinline__ UnitOutput unit_output(const ForwardParams& params, int index, int block, int flags) {
-  const int head = index / (params.num_items * params.num_splits);
+__device__ __forceinline__ UnitOutput unit_output(const ForwardParams& params, int index, int head, int block,
+                                                  int flags) {
   if (params.num_splits > 1) return {head, block, true, false, params.partials, index};
   return {head,
           block,

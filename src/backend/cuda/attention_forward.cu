@@ -12,11 +12,12 @@ namespace {
 template <typename T, int kDim>
 __global__ void __launch_bounds__(256) attention_merge_kernel(const __grid_constant__ ForwardParams params) {
   const int index = blockIdx.x;
-  const Item item = params.items[index % params.num_items];
+  const Unit place = unit_at(index, params.num_items, 1);
+  const Item item = params.items[place.item];
   const FragmentOwner owner = {static_cast<int>(threadIdx.x) / 128, static_cast<int>(threadIdx.x) % 128};
   ForwardParams whole = params;
   whole.num_splits = 1;
-  const UnitOutput unit = unit_output(whole, index, item.block, item.flags);
+  const UnitOutput unit = unit_output(whole, index, place.head, item.block, item.flags);
 
   float output[kDim / 2] = {};
   SoftmaxState softmax = empty_softmax_state();

@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(PlainForwardTraits<kDim>::kThreads, PlainForwa
     shared.advance();
   }
   PlainForwardWarp<T, kDim> warp(shared, params);
-  warp.begin(unit_output(params, index, item.block, item.flags));
+  warp.begin(unit_output(params, index, place.head, item.block, item.flags));
   load_rows<kBlock, kDim, Traits::kThreads>(shared.q(), params.q, place.head, item.block * kBlock,
                                             params.valid_query_rows, params.head_dim, params.is_aligned);
   copy_async_commit();
@@ -271,8 +271,9 @@ __global__ void __launch_bounds__(PlainForwardTraits<kDim>::kThreads, PlainForwa
   }
   copy_async_wait<0>();
   // Read again: nothing of the unit stays in registers through the loop.
-  const Item& finished = params.items[unit_at(index, params.num_items, params.num_splits).item];
-  warp.finish(unit_output(params, index, finished.block, finished.flags));
+  const Unit finished = unit_at(index, params.num_items, params.num_splits);
+  const Item& finished_item = params.items[finished.item];
+  warp.finish(unit_output(params, index, finished.head, finished_item.block, finished_item.flags));
 }
 
 template <typename T, int kDim>

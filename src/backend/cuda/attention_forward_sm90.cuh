@@ -57,7 +57,7 @@ class Consumer {
     Fragments fragments;
     UnitMessage unit = receive();
     while (unit.index >= 0) {
-      if (unit.first_tile == kNoTile) {
+      if (unit.first_tile() == kNoTile) {
         begin_output(unit, fragments.output);
         finish(unit, fragments.output, begin_softmax(unit));
         unit = receive();
@@ -80,10 +80,10 @@ class Consumer {
         release(&shared_.q_empty[q_.stage]);
         q_.advance();
         next = receive();
-        if (next.first_tile == kNoTile) break;
+        if (next.first_tile() == kNoTile) break;
         due = fragments.softmax;
         fragments.softmax = begin_softmax(next);
-        tile = next.first_tile;
+        tile = next.first_tile();
         wait_queries();
       }
       if (kHasRuns && !kMapped && tile >= kShortestRun)
@@ -114,7 +114,7 @@ class Consumer {
   }
 
   __device__ __forceinline__ UnitOutput output_of(const UnitMessage& unit) const {
-    return unit_output(params_, unit.index, unit.block, unit.flags);
+    return unit_output(params_, unit.index, unit.head, unit.block(), unit.flags());
   }
 
   __device__ __forceinline__ SoftmaxState begin_softmax(const UnitMessage& message) {
@@ -152,7 +152,7 @@ class Consumer {
     start_scores(scores);
     end_scores<0>(scores);
     if constexpr (kMapped) map_scores(scores, params_.score_map, params_.score_scale);
-    if (unit.first_tile == kPartialTile) mask_scores(scores);
+    if (unit.first_tile() == kPartialTile) mask_scores(scores);
     finish_half();
     update_softmax<true, skips_still_tiles(kDim)>(fragments.softmax, scores, fragments.rescale, params_.exponent_scale);
     pack_probabilities<T>(fragments.probabilities, scores);

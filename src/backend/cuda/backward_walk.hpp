@@ -129,8 +129,11 @@ class GroupWalk {
   }
 
   MARBLE_HOST_DEVICE Block at(const BackwardParams& params, int head) const {
-    return {params.group_heads[head], block_, params.order.ranks != nullptr ? params.order.ranks[ranks_ + place_] : 0,
-            open_.block_class == BlockClass::partial, !params.path.heads_inside || head == first_head_,
+    return {params.group_heads[head],
+            block_,
+            params.order.ranks != nullptr ? params.order.ranks[ranks_ + place_] : 0,
+            open_.block_class == BlockClass::partial,
+            !params.path.heads_inside || head == first_head_,
             !params.path.heads_inside || head == end_head_ - 1};
   }
 

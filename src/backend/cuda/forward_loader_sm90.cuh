@@ -30,12 +30,18 @@ struct ForwardTraits {
   static constexpr bool kPingPong = kDim > 128;  // consumers take turns to issue products
 };
 
-/// What the scheduler tells everyone about a unit.
+/// What the scheduler tells everyone about a unit. In three registers: with a fourth, narrow tiles' consumers spill.
 struct UnitMessage {
   int index;  // of the unit; -1: no more work
-  int block;
-  int flags;
-  int first_tile;  // a TileKind
+  int head;
+  int packed;  // its query block, the kind of its first tile, its item's flags, from the top
+
+  __device__ __forceinline__ static UnitMessage of(int index, int head, const Item& item, TileKind first_tile) {
+    return {index, head, item.block << 4 | first_tile << 2 | item.flags};
+  }
+  __device__ __forceinline__ int block() const { return packed >> 4; }
+  __device__ __forceinline__ int first_tile() const { return packed >> 2 & 3; }
+  __device__ __forceinline__ int flags() const { return packed & 3; }
 };
 
 /// Shared memory. Tiles are boxes of 64 columns (128 bytes a row), swizzled by the copy engine.
@@ -93,7 +99,7 @@ __device__ __forceinline__ void init_barriers(ForwardShared<T, kDim>& shared) {
 /// Units of equal length end together: all would then read their next states from memory at once.
 template <int kDim>
 __device__ __forceinline__ void prefetch_state(const ForwardParams& params, const UnitMessage& message) {
-  const UnitOutput unit = unit_output(params, message.index, message.block, message.flags);
+  const UnitOutput unit = unit_output(params, message.index, message.head, message.block(), message.flags());
   if (!unit.starts_empty) bulk_prefetch(unit.state<kDim>(), kStateFloats<kDim> * sizeof(float));
 }
 
@@ -107,12 +113,12 @@ __device__ __forceinline__ void schedule(ForwardShared<T, kDim>& shared, const F
     barrier_wait(&shared.work_empty[work.stage], work.parity ^ 1);
     const int index = atomicAdd(params.counter, 1);
     more = index < num_units;
-    UnitMessage message = {-1, 0, 0, kNoTile};
+    UnitMessage message = {-1, 0, kNoTile};
     if (more) {
       const Unit unit = unit_at(index, params.num_items, params.num_splits);
       const Item item = params.items[unit.item];
       const BlockWalk walk(item, params.runs, unit.split, params.num_splits);
-      message = {index, item.block, item.flags, walk.next_kind()};
+      message = UnitMessage::of(index, unit.head, item, walk.next_kind());
       shared.walk[work.stage] = walk;
     }
     shared.work[work.stage] = message;
@@ -140,7 +146,7 @@ class Loader {
       const BlockWalk walk = shared_.walk[work.stage];
       barrier_arrive(&shared_.work_empty[work.stage]);
       work.advance();
-      if (message.first_tile != kNoTile)
+      if (message.first_tile() != kNoTile)
         load_unit(message, walk);
       else
         load_due_values();
@@ -150,8 +156,7 @@ class Loader {
 
  private:
   __device__ __forceinline__ void load_unit(const UnitMessage& message, BlockWalk walk) {
-    const int head = message.index / (params_.num_items * params_.num_splits);
-    const int key_head = params_.head_map[head];
+    const int key_head = params_.head_map[message.head];
     bool is_first = true;
     int block;
     BlockClass block_class;
@@ -163,9 +168,9 @@ class Loader {
         const int same = block_class == BlockClass::full ? kFullTile : kPartialTile;
         load_keys(row, key_head, is_last_half ? walk.next_in_a_row() : same);
         // A single query stage is free only when the unit before is through, and that needs its last V.
-        if (is_first && Traits::kQueryStages > 1) load_queries(message.block, head);
+        if (is_first && Traits::kQueryStages > 1) load_queries(message.block(), message.head);
         load_due_values();
-        if (is_first && Traits::kQueryStages == 1) load_queries(message.block, head);
+        if (is_first && Traits::kQueryStages == 1) load_queries(message.block(), message.head);
         is_first = false;
         due_row_ = row;
         due_head_ = key_head;
@@ -230,7 +235,7 @@ __device__ __forceinline__ void build_masks(ForwardShared<T, kDim>& shared, cons
     if (lane == 0) barrier_arrive(&shared.work_empty[work.stage]);
     work.advance();
     if (message.index < 0) return;
-    if (message.first_tile == kNoTile) continue;
+    if (message.first_tile() == kNoTile) continue;
     int block;
     BlockClass block_class;
     while (walk.next(block, block_class)) {
@@ -241,10 +246,10 @@ __device__ __forceinline__ void build_masks(ForwardShared<T, kDim>& shared, cons
       if (visibility.key_intervals != nullptr) {
         const LaneIntervals intervals = load_intervals(visibility.key_intervals, block, lane);
         barrier_wait(&shared.mask_empty[warp], parity ^ 1);
-        build_mask_from_intervals(shared.mask[warp], intervals, message.block * kBlock, lane);
+        build_mask_from_intervals(shared.mask[warp], intervals, message.block() * kBlock, lane);
       } else {
         barrier_wait(&shared.mask_empty[warp], parity ^ 1);
-        build_mask_from_tracks(shared.mask[warp], visibility, block, message.block, lane);
+        build_mask_from_tracks(shared.mask[warp], visibility, block, message.block(), lane);
       }
       __syncwarp();
       if (lane == 0) barrier_arrive(&shared.mask_full[warp]);
