@@ -13,7 +13,7 @@
 #   alone       from one GPU to all, beside a busy link, over the transport that uses multiprocessors, and a soak
 #               over each rung of the transport (put: MARBLE_NCCL_LIBRARY names an NCCL of 2.29.2 or newer)
 #   parts       layers beside their own parts
-#   errors      against dense attention, on every generator
+#   errors      against dense attention, on every generator, over a ring by either strategy and over Ulysses
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,11 +33,11 @@ bench() {
   shift 2
   torchrun --nproc-per-node "$ranks" "bench/$program" --lib "$build/bench/libmarble_gpu_bench.so" --out "$rows" "$@"
 }
-# A case's name, then a command of the marble tool; one row.
+# A case's name, then a command of the marble tool; one row. PORT: of torchrun, where several run at once.
 marble() {
   local case=$1
   shift
-  torchrun --no-python --nproc-per-node "$gpus" "$build/tools/marble/marble" "$@" --backend cuda --transport nccl --json |
+  torchrun --no-python --nproc-per-node "$gpus" --master-port "${PORT:-29500}" "$build/tools/marble/marble" "$@" --backend cuda --transport nccl --json |
     python3 -c 'import json, sys; print(json.dumps({"case": sys.argv[1], "command": sys.argv[2]} | json.load(sys.stdin)))' \
       "$case" "torchrun --no-python --nproc-per-node $gpus marble $*" >> "$rows"
 }
@@ -67,11 +67,23 @@ parts() {
   done
 }
 errors() {
-  local ulysses=$((gpus < 4 ? 1 : 2))
+  local layout mesh forth back pids=()
+  local meshes=("--ring $gpus --strategy ring" "--ring $gpus --strategy alltoall" "--ulysses $gpus")
+  [ "$gpus" -lt 4 ] || meshes+=("--ring $((gpus / 2)) --ulysses 2")
+  # Four at once. Rank 0 computes the reference, too, so every second run counts the GPUs from the other end.
+  forth=${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}
+  back=$(tr , '\n' <<< "$forth" | tac | paste -sd ,)
   for layout in qwen3vl-docs qwen3vl-video qwen38-docs qwen38-video molmo2-video molmo2-images molmo2-sft gemma3-docs \
     gemma3-frames bagel-mix bagel-longvideo bagel-edit; do
-    marble "$layout 32k" verify "$layout" --tokens 32768 --ring $((gpus / ulysses)) --ulysses "$ulysses"
+    for mesh in "${meshes[@]}"; do
+      [ ${#pids[@]} -lt 4 ] || wait -n
+      # shellcheck disable=SC2086
+      CUDA_VISIBLE_DEVICES=$([ $((${#pids[@]} % 2)) = 0 ] && echo "$forth" || echo "$back") \
+        PORT=$((29500 + ${#pids[@]})) marble "$layout 32k" verify "$layout" --tokens 32768 $mesh &
+      pids+=($!)
+    done
   done
+  for pid in "${pids[@]}"; do wait "$pid"; done
 }
 
 [ $# -gt 0 ] || set -- cases alone parts

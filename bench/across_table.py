@@ -134,6 +134,19 @@ def parts_table(gpus):
     return table(["case", "pass", "layer, ms", "compute alone", "communication alone", "layer / longer"], rows)
 
 
+def errors_table(gpus):
+    """Errors against dense fp64 over one rank's, the largest of output and gradients in all layers of the model."""
+    ratios = {}
+    for run in read(RESULTS / f"across_gpus_{gpus}_errors.jsonl"):
+        words = run["command"].split()
+        mesh = " ".join(words[words.index("--tokens") + 2 :]).replace("--", "")
+        worst = max(tensor["ratio"] for layer in run["layers"] for tensor in layer["errors"].values())
+        ratios.setdefault(run["case"], {})[mesh] = f"{worst:.4f}" if run["pass"] else "; ".join(run["failures"])
+    meshes = list(dict.fromkeys(mesh for row in ratios.values() for mesh in row))
+    rows = [[case, *(row.get(mesh, NONE) for mesh in meshes)] for case, row in sorted(ratios.items())]
+    return table(["case", *meshes], rows)
+
+
 def blocks():
     """By file, by name of the block in it."""
     docs, readme = {}, {}
@@ -147,6 +160,7 @@ def blocks():
             f"{gpus} GPUs, generators' choice": choice_table(generators),
             f"{gpus} GPUs, alone": alone_table(alone, cases),
             f"{gpus} GPUs, parts": parts_table(gpus),
+            f"{gpus} GPUs, errors": errors_table(gpus),
         }
         readme[f"{gpus} GPUs"] = speed_table(cases)
     return {"README.md": readme, "docs/across-gpus.md": docs}
