@@ -70,16 +70,17 @@ errors() {
   local layout mesh forth back pids=()
   local meshes=("--ring $gpus --strategy ring" "--ring $gpus --strategy alltoall" "--ulysses $gpus")
   [ "$gpus" -lt 4 ] || meshes+=("--ring $((gpus / 2)) --ulysses 2")
-  # Four at once. Rank 0 computes the reference, too, so every second run counts the GPUs from the other end.
+  # Three a GPU at once. Rank 0 computes the reference, too, so every second run counts the GPUs from the other end; a
+  # run takes two ports.
   forth=${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}
   back=$(tr , '\n' <<< "$forth" | tac | paste -sd ,)
   for layout in qwen3vl-docs qwen3vl-video qwen38-docs qwen38-video molmo2-video molmo2-images molmo2-sft gemma3-docs \
     gemma3-frames bagel-mix bagel-longvideo bagel-edit; do
     for mesh in "${meshes[@]}"; do
-      [ ${#pids[@]} -lt 4 ] || wait -n
+      [ ${#pids[@]} -lt $((3 * gpus)) ] || wait -n
       # shellcheck disable=SC2086
       CUDA_VISIBLE_DEVICES=$([ $((${#pids[@]} % 2)) = 0 ] && echo "$forth" || echo "$back") \
-        PORT=$((29500 + ${#pids[@]})) marble "$layout 32k" verify "$layout" --tokens 32768 $mesh &
+        PORT=$((29500 + 2 * ${#pids[@]})) marble "$layout 32k" verify "$layout" --tokens 32768 $mesh &
       pids+=($!)
     done
   done

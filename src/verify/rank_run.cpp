@@ -38,8 +38,9 @@ class WatchedBackend final : public BackendDecorator {
 
   [[nodiscard]] void* allocate(std::int64_t bytes) override {
     void* const data = inner_.allocate(bytes);
-    const std::vector<std::byte> poison(at(bytes), kPoison);
-    inner_.copy_from_host(data, poison.data(), bytes);
+    for (std::int64_t begin = 0; begin < bytes; begin += std::ssize(poison_))
+      inner_.copy_from_host(static_cast<std::byte*>(data) + begin, poison_.data(),
+                            std::min(bytes - begin, static_cast<std::int64_t>(std::ssize(poison_))));
     return data;
   }
   void forward(const BoundPlan& plan, std::int32_t work, const ForwardTensors& tensors,
@@ -59,6 +60,8 @@ class WatchedBackend final : public BackendDecorator {
     if (progress_) progress_(static_cast<double>(done_) / static_cast<double>(num_works_), label);
   }
 
+  static constexpr std::size_t kPoisonPart = std::size_t{4} << 20;  // a copy as large as a buffer is mostly page faults
+  const std::vector<std::byte> poison_ = std::vector<std::byte>(kPoisonPart, kPoison);
   const VerifyProgress& progress_;
   std::int64_t num_works_;
   std::int64_t done_ = 0;
@@ -72,21 +75,25 @@ class RankTensor : public OwnedTensor {
   [[nodiscard]] std::int64_t row_elements() const { return std::int64_t{view_.heads} * view_.dim; }
 
   /// Row i from row positions[i] of `source`; the pads stay NaN.
-  void fill(std::span<const float> source, std::span<const std::int64_t> positions) {
+  void fill(std::span<const float> source, std::span<const std::int64_t> positions, int threads) {
     std::vector<std::byte> host(at(view_.bytes()), kPoison);
-    for (std::int64_t row = 0; row < std::ssize(positions); ++row)
+    parallel_for(std::ssize(positions), threads, [&](std::int64_t row) {
       for (std::int64_t e = 0; e < row_elements(); ++e)
         store_element(host.data(), view_.dtype, row * row_elements() + e,
                       source[at(positions[at(row)] * row_elements() + e)]);
+    });
     backend_.copy_from_host(view_.data, host.data(), view_.bytes());
   }
 
   /// All rows, widened.
-  [[nodiscard]] std::vector<float> read() const {
+  [[nodiscard]] std::vector<float> read(int threads) const {
     std::vector<std::byte> host(at(view_.bytes()));
     backend_.copy_to_host(host.data(), view_.data, view_.bytes());
     std::vector<float> values(at(view_.rows * row_elements()));
-    for (std::int64_t i = 0; i < std::ssize(values); ++i) values[at(i)] = load_element(host.data(), view_.dtype, i);
+    parallel_for(view_.rows, threads, [&](std::int64_t row) {
+      for (std::int64_t i = row * row_elements(); i < (row + 1) * row_elements(); ++i)
+        values[at(i)] = load_element(host.data(), view_.dtype, i);
+    });
     return values;
   }
 };
@@ -185,9 +192,10 @@ class RankRun {
     const auto tensor = [&](std::int32_t heads) { return RankTensor(backend_, dtype, rows, heads, model.head_dim); };
     RankTensor q = tensor(model.heads), k = tensor(model.kv_heads), v = tensor(model.kv_heads);
     RankTensor out = tensor(model.heads), lse(backend_, DType::fp32, rows, model.heads, 1);
-    q.fill(request_.inputs.q, positions_);
-    k.fill(request_.inputs.k, positions_);
-    v.fill(request_.inputs.v, positions_);
+    const int threads = request_.threads_per_rank;
+    q.fill(request_.inputs.q, positions_, threads);
+    k.fill(request_.inputs.k, positions_, threads);
+    v.fill(request_.inputs.v, positions_, threads);
     BoundAttention attention(rank_plan_, dtype, request_.options.attention, trace_ ? trace_->backend() : backend_,
                              trace_ ? trace_->transport() : transport_);
     if (trace_) attention.observe(&trace_->observer());
@@ -203,7 +211,7 @@ class RankRun {
 
     RankTensor dout = tensor(model.heads), dq = tensor(model.heads), dk = tensor(model.kv_heads),
                dv = tensor(model.kv_heads);
-    dout.fill(request_.inputs.dout, positions_);
+    dout.fill(request_.inputs.dout, positions_, threads);
     const std::int64_t forward_tiles = backend_.tiles_computed();
     attention_backward(attention, {q.view(),
                                    k.view(),
@@ -238,7 +246,7 @@ class RankRun {
 
   /// Keeps the valid rows of a tensor, and checks that its pads are `pad`.
   void show(std::size_t index, const RankTensor& tensor, float pad) {
-    std::vector<float> values = tensor.read();
+    std::vector<float> values = tensor.read(request_.threads_per_rank);
     const std::size_t valid = positions_.size() * at(tensor.row_elements());
     const std::span<const float> pads = std::span(values).subspan(valid);
     result_.counts[RankResult::pads_written] += std::ranges::count_if(pads, [&](float x) { return x != pad; });
@@ -280,7 +288,9 @@ std::vector<Message> messages(std::int32_t peer, RankResult& result) {
 class Gathering {
  public:
   explicit Gathering(const RunRequest& request)
-      : plan_(request.plan), elements_(elements_per_token(plan_.model, request.options.forward_only)) {
+      : plan_(request.plan),
+        threads_(request.threads_per_rank),
+        elements_(elements_per_token(plan_.model, request.options.forward_only)) {
     const std::int64_t tokens = plan_.layout.num_tokens();
     for (std::size_t t = 0; t < targets_.size(); ++t)
       targets_[t]->assign(at(tokens * elements_[t]), std::numeric_limits<float>::quiet_NaN());
@@ -299,9 +309,10 @@ class Gathering {
   void add(std::int32_t rank, const RankResult& result) {
     const std::vector<std::int64_t> positions = rank_positions(plan_, rank);
     for (std::size_t t = 0; t < targets_.size(); ++t)
-      for (std::size_t row = 0; row < positions.size(); ++row)
-        std::copy_n(result.tensors[t].begin() + static_cast<std::ptrdiff_t>(row) * elements_[t], elements_[t],
-                    targets_[t]->begin() + positions[row] * elements_[t]);
+      parallel_for(std::ssize(positions), threads_, [&](std::int64_t row) {
+        std::copy_n(result.tensors[t].begin() + row * elements_[t], elements_[t],
+                    targets_[t]->begin() + positions[at(row)] * elements_[t]);
+      });
     sum_.ran.tiles += result.counts[RankResult::tiles];
     sum_.ran.backward_tiles += result.counts[RankResult::backward_tiles];
     sum_.ran.received_tokens += result.tokens[RankResult::received];
@@ -320,6 +331,7 @@ class Gathering {
 
  private:
   const Plan& plan_;
+  int threads_;
   std::array<std::int64_t, RankResult::kNumTensorsShown> elements_;
   RunResult sum_;
   std::array<std::vector<float>*, RankResult::kNumTensorsShown> targets_ = {&sum_.out, &sum_.lse, &sum_.dq, &sum_.dk,
