@@ -13,6 +13,7 @@
 #   alone       from one GPU to all, beside a busy link, over the transport that uses multiprocessors, and a soak
 #               over each rung of the transport (put: MARBLE_NCCL_LIBRARY names an NCCL of 2.29.2 or newer)
 #   parts       layers beside their own parts
+#   trace       steps, works and exchanges of a layer, for Perfetto
 #   errors      against dense attention, on every generator, over a ring by either strategy and over Ulysses
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,7 +68,7 @@ parts() {
   done
 }
 errors() {
-  local layout mesh forth back pids=()
+  local layout mesh forth back status=0 pids=()
   local meshes=("--ring $gpus --strategy ring" "--ring $gpus --strategy alltoall" "--ulysses $gpus")
   [ "$gpus" -lt 4 ] || meshes+=("--ring $((gpus / 2)) --ulysses 2")
   # Three a GPU at once. Rank 0 computes the reference, too, so every second run counts the GPUs from the other end; a
@@ -77,14 +78,19 @@ errors() {
   for layout in qwen3vl-docs qwen3vl-video qwen38-docs qwen38-video molmo2-video molmo2-images molmo2-sft gemma3-docs \
     gemma3-frames bagel-mix bagel-longvideo bagel-edit; do
     for mesh in "${meshes[@]}"; do
-      [ ${#pids[@]} -lt $((3 * gpus)) ] || wait -n
+      [ ${#pids[@]} -lt $((3 * gpus)) ] || wait -n || true  # the loop below tells
       # shellcheck disable=SC2086
       CUDA_VISIBLE_DEVICES=$([ $((${#pids[@]} % 2)) = 0 ] && echo "$forth" || echo "$back") \
         PORT=$((29500 + 2 * ${#pids[@]})) marble "$layout 32k" verify "$layout" --tokens 32768 $mesh &
       pids+=($!)
     done
   done
-  for pid in "${pids[@]}"; do wait "$pid"; done
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  return "$status"
+}
+trace() {
+  torchrun --no-python --nproc-per-node "$gpus" "$build/tools/marble/marble" bench "$causal" --heads 32/32 --dim 128 \
+    --ring "$gpus" --backend cuda --transport nccl --trace "bench/results/across_gpus_${gpus}_trace.json"
 }
 
 [ $# -gt 0 ] || set -- cases alone parts
