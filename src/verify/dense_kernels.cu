@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // One CTA computes a tile of 64 tokens of one head against all tokens, 64 at a time, and 64 columns of the results;
-// scores are recomputed for each 64 columns, so that every product is 64 x 64 x 64 and any head dimension fits.
-// Products run on the tensor cores, whose fp64 is IEEE's. A tile is left out only when is_legal is false for each of
-// its pairs.
+// scores are recomputed for each 64 columns, so that every product is 64 x 64 x 64 and any head dimension fits. A tile
+// is left out only when is_legal is false for each of its pairs.
 
 #include "backend/cuda/cuda_error.hpp"
 #include "verify/dense_kernels.hpp"
@@ -17,21 +16,22 @@
 namespace marble::dense {
 namespace {
 
-constexpr int kTile = 64;          // tokens, and columns
-constexpr int kThreads = 256;      // a warp has 8 rows of a tile, four threads a row
-constexpr int kEach = 16;          // columns of a thread, two of every eight
-constexpr int kPitch = kTile + 4;  // of a tile in shared memory: 4 rows and 4 columns of one lie in 16 banks of 8 bytes
+constexpr int kTile = 64;  // tokens, and columns
+constexpr int kSide = 16;  // threads along each side of a tile
+constexpr int kThreads = kSide * kSide;
+constexpr int kEach = kTile / kSide;  // rows, and columns, of a thread
+constexpr int kPitch = kTile + 1;     // of a tile in shared memory: no two rows begin in one bank
 constexpr int kSharedTiles = 3;
 constexpr int kSharedBytes = kSharedTiles * kTile * kPitch * static_cast<int>(sizeof(double));
 
-/// A thread's part of a tile: of one row.
-using Part = double[kEach];
+/// A thread's part of a tile.
+using Part = double[kEach][kEach];
 
-__device__ int own_row() {
-  return static_cast<int>(threadIdx.x) / 4;
+__device__ int row_of(int i) {
+  return static_cast<int>(threadIdx.x) / kSide + kSide * i;
 }
-__device__ int own_column(int i) {
-  return i / 2 * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+__device__ int column_of(int i) {
+  return static_cast<int>(threadIdx.x) % kSide + kSide * i;
 }
 
 /// One head of a tensor.
@@ -56,36 +56,36 @@ __device__ void load(double* tile, const Head& head, std::int64_t first, int col
     tile[e / kTile * kPitch + e % kTile] = head.at(first + e / kTile, column + e % kTile);
 }
 
-/// Eight columns of this warp's rows: sum += x y, with four of the terms. A thread has two columns of the sum, one term
-/// of its row of x, and one of column threadIdx.x % 32 / 4 of y; both are term threadIdx.x % 4.
-__device__ void add_terms(double& sum0, double& sum1, double x, double y) {
-  asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-      : "+d"(sum0), "+d"(sum1)
-      : "d"(x), "d"(y));
-}
-
-/// sum += a y, where y(term, column) lies at b[term * kTermStride + column * kColumnStride].
-template <int kTermStride, int kColumnStride>
-__device__ void add_product_of(Part& sum, const double* a, const double* b) {
-  const int term = static_cast<int>(threadIdx.x) % 4;
-  const int column = static_cast<int>(threadIdx.x) % 32 / 4;
-#pragma unroll 4
-  for (int first = 0; first < kTile; first += 4) {
-    const double x = a[own_row() * kPitch + first + term];
-#pragma unroll
-    for (int i = 0; i < kEach; i += 2)
-      add_terms(sum[i], sum[i + 1], x, b[(first + term) * kTermStride + (i * 4 + column) * kColumnStride]);
-  }
-}
-
 /// sum += a b^T
 __device__ void add_product_transposed(Part& sum, const double* a, const double* b) {
-  add_product_of<1, kPitch>(sum, a, b);
+#pragma unroll 2
+  for (int d = 0; d < kTile; ++d) {
+    double x[kEach], y[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) x[i] = a[row_of(i) * kPitch + d];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) y[i] = b[column_of(i) * kPitch + d];
+#pragma unroll
+    for (int r = 0; r < kEach; ++r)
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) sum[r][c] += x[r] * y[c];
+  }
 }
 
 /// sum += a b
 __device__ void add_product(Part& sum, const double* a, const double* b) {
-  add_product_of<kPitch, 1>(sum, a, b);
+#pragma unroll 2
+  for (int d = 0; d < kTile; ++d) {
+    double x[kEach], y[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) x[i] = a[row_of(i) * kPitch + d];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) y[i] = b[d * kPitch + column_of(i)];
+#pragma unroll
+    for (int r = 0; r < kEach; ++r)
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) sum[r][c] += x[r] * y[c];
+  }
 }
 
 struct Shared {
@@ -101,7 +101,9 @@ __device__ Shared shared_tiles() {
 __device__ void dot_products(Part& sum, const Head& x, std::int64_t row, const Head& y, std::int64_t column,
                              const Shared& shared) {
 #pragma unroll
-  for (double& s : sum) s = 0.0;
+  for (int r = 0; r < kEach; ++r)
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) sum[r][c] = 0.0;
   for (int d = 0; d < x.dim; d += kTile) {
     __syncthreads();
     load(shared.a, x, row, d);
@@ -111,13 +113,15 @@ __device__ void dot_products(Part& sum, const Head& x, std::int64_t row, const H
   }
 }
 
-/// sum += weights y with weight(c) those of this thread, the rows of y from `first` and its columns from `column`.
+/// sum += weights y with weight(r, c) those of this thread, the rows of y from `first` and its columns from `column`.
 template <typename Weight>
 __device__ void add_weighted(Part& sum, Weight weight, const Head& y, std::int64_t first, int column,
                              const Shared& shared) {
   __syncthreads();
 #pragma unroll
-  for (int c = 0; c < kEach; ++c) shared.weights[own_row() * kPitch + own_column(c)] = weight(c);
+  for (int r = 0; r < kEach; ++r)
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) shared.weights[row_of(r) * kPitch + column_of(c)] = weight(r, c);
   load(shared.b, y, first, column);
   __syncthreads();
   add_product(sum, shared.weights, shared.b);
@@ -128,16 +132,19 @@ __device__ unsigned legal_pairs(const DeviceProblem& p, std::int64_t first_query
                                 bool rows_are_queries) {
   unsigned bits = 0;
 #pragma unroll
-  for (int c = 0; c < kEach; ++c) {
-    const std::int64_t query = first_query + (rows_are_queries ? own_row() : own_column(c));
-    const std::int64_t key = first_key + (rows_are_queries ? own_column(c) : own_row());
-    if (query < p.tokens && key < p.tokens && is_legal(p.rule, p.tracks[query], p.tracks[key])) bits |= 1U << c;
-  }
+  for (int r = 0; r < kEach; ++r)
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) {
+      const std::int64_t query = first_query + (rows_are_queries ? row_of(r) : column_of(c));
+      const std::int64_t key = first_key + (rows_are_queries ? column_of(c) : row_of(r));
+      if (query < p.tokens && key < p.tokens && is_legal(p.rule, p.tracks[query], p.tracks[key]))
+        bits |= 1U << (r * kEach + c);
+    }
   return bits;
 }
 
-__device__ bool has(unsigned bits, int c) {
-  return (bits >> c & 1U) != 0;
+__device__ bool has(unsigned bits, int r, int c) {
+  return (bits >> (r * kEach + c) & 1U) != 0;
 }
 
 /// What the softmax takes, from a product q.k; and its derivative.
@@ -153,7 +160,7 @@ __device__ double score_slope(const DeviceProblem& p, double score) {
 /// Over the threads that share a row.
 template <typename Op>
 __device__ double reduce_row(double value, Op op) {
-  for (int lane = 2; lane > 0; lane /= 2) value = op(value, __shfl_xor_sync(0xffffffffU, value, lane));
+  for (int lane = kSide / 2; lane > 0; lane /= 2) value = op(value, __shfl_xor_sync(0xffffffffU, value, lane));
   return value;
 }
 
@@ -176,38 +183,46 @@ __global__ void __launch_bounds__(kThreads) attend_kernel(DeviceProblem p) {
   const Head k = head_of(p, p.k, p.kv_heads, key_head);
   const Head v = head_of(p, p.v, p.kv_heads, key_head);
   Part out{}, weights;
-  double max = -CUDART_INF, sum = 0.0;
+  double max[kEach], sum[kEach] = {};
+  for (double& m : max) m = -CUDART_INF;
   for (unsigned tile = 0; tile < gridDim.x; ++tile) {
     const std::int64_t first_key = first_token(static_cast<int>(tile));
     const unsigned legal = legal_pairs(p, first, first_key, true);
     if (__syncthreads_or(static_cast<int>(legal)) == 0) continue;
     dot_products(weights, q, first, k, first_key, shared);
-    double largest = max;
 #pragma unroll
-    for (int c = 0; c < kEach; ++c) {
-      weights[c] = has(legal, c) ? score(p, weights[c]) : -CUDART_INF;
-      largest = fmax(largest, weights[c]);
+    for (int r = 0; r < kEach; ++r) {
+      double largest = max[r];
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) {
+        weights[r][c] = has(legal, r, c) ? score(p, weights[r][c]) : -CUDART_INF;
+        largest = fmax(largest, weights[r][c]);
+      }
+      largest = reduce_row(largest, [](double x, double y) { return fmax(x, y); });
+      // A row that has seen no legal key keeps max -inf, and no difference of infinities may arise.
+      const double shift = largest == -CUDART_INF ? 0.0 : largest;
+      const double factor = exp(max[r] - shift);
+      max[r] = largest;
+      double added = 0.0;
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) added += weights[r][c] = exp(weights[r][c] - shift);
+      sum[r] = sum[r] * factor + reduce_row(added, [](double x, double y) { return x + y; });
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) out[r][c] *= factor;
     }
-    largest = reduce_row(largest, [](double x, double y) { return fmax(x, y); });
-    // A row that has seen no legal key keeps max -inf, and no difference of infinities may arise.
-    const double shift = largest == -CUDART_INF ? 0.0 : largest;
-    const double factor = exp(max - shift);
-    max = largest;
-    double added = 0.0;
-#pragma unroll
-    for (double& weight : weights) added += weight = exp(weight - shift);
-    sum = sum * factor + reduce_row(added, [](double x, double y) { return x + y; });
-#pragma unroll
-    for (double& o : out) o *= factor;
     add_weighted(
-        out, [&](int c) { return weights[c]; }, v, first_key, column, shared);
+        out, [&](int r, int c) { return weights[r][c]; }, v, first_key, column, shared);
   }
-  if (first + own_row() >= p.tokens) return;
-  const std::int64_t row = (first + own_row()) * p.heads + head;
-  if (column == 0 && own_column(0) == 0) p.lse[row] = max + log(sum);
 #pragma unroll
-  for (int c = 0; c < kEach; ++c)
-    if (column + own_column(c) < p.dim) p.out[row * p.dim + column + own_column(c)] = sum > 0 ? out[c] / sum : 0.0;
+  for (int r = 0; r < kEach; ++r) {
+    const std::int64_t row = (first + row_of(r)) * p.heads + head;
+    if (first + row_of(r) >= p.tokens) continue;
+    if (column == 0 && column_of(0) == 0) p.lse[row] = max[r] + log(sum[r]);
+#pragma unroll
+    for (int c = 0; c < kEach; ++c)
+      if (column + column_of(c) < p.dim)
+        p.out[row * p.dim + column + column_of(c)] = sum[r] > 0 ? out[r][c] / sum[r] : 0.0;
+  }
 }
 
 __device__ double round_once(double value, DType dtype) {
@@ -253,7 +268,6 @@ __global__ void __launch_bounds__(kThreads) query_gradient_kernel(DeviceProblem 
   const Head k = head_of(p, p.k, p.kv_heads, key_head);
   const Head v = head_of(p, p.v, p.kv_heads, key_head);
   Part dq{}, change{}, scores, dp;
-  const Row row = row_at(p, first + own_row(), head);
   for (unsigned tile = 0; tile < gridDim.x; ++tile) {
     const std::int64_t first_key = first_token(static_cast<int>(tile));
     const unsigned legal = legal_pairs(p, first, first_key, true);
@@ -261,25 +275,31 @@ __global__ void __launch_bounds__(kThreads) query_gradient_kernel(DeviceProblem 
     dot_products(scores, q, first, k, first_key, shared);
     dot_products(dp, dout, first, v, first_key, shared);
 #pragma unroll
-    for (int c = 0; c < kEach; ++c) {
-      const double s = score(p, scores[c]);
-      const double slope = has(legal, c) ? exp(s - row.lse) * score_slope(p, s) : 0.0;
-      dp[c] = slope * (dp[c] - row.delta);
-      scores[c] = -slope * row.delta_change;
+    for (int r = 0; r < kEach; ++r) {
+      const Row row = row_at(p, first + row_of(r), head);
+#pragma unroll
+      for (int c = 0; c < kEach; ++c) {
+        const double s = score(p, scores[r][c]);
+        const double slope = has(legal, r, c) ? exp(s - row.lse) * score_slope(p, s) : 0.0;
+        dp[r][c] = slope * (dp[r][c] - row.delta);
+        scores[r][c] = -slope * row.delta_change;
+      }
     }
     add_weighted(
-        dq, [&](int c) { return dp[c]; }, k, first_key, column, shared);
+        dq, [&](int r, int c) { return dp[r][c]; }, k, first_key, column, shared);
     add_weighted(
-        change, [&](int c) { return scores[c]; }, k, first_key, column, shared);
+        change, [&](int r, int c) { return scores[r][c]; }, k, first_key, column, shared);
   }
-  if (first + own_row() >= p.tokens) return;
-  const std::int64_t begin = ((first + own_row()) * p.heads + head) * p.dim + column;
 #pragma unroll
-  for (int c = 0; c < kEach; ++c) {
-    if (column + own_column(c) >= p.dim) continue;
-    p.dq[begin + own_column(c)] = dq[c];
-    p.dq_stored[begin + own_column(c)] = static_cast<float>(dq[c] + change[c]);
-  }
+  for (int r = 0; r < kEach; ++r)
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) {
+      const std::int64_t query = first + row_of(r);
+      if (query >= p.tokens || column + column_of(c) >= p.dim) continue;
+      const std::int64_t e = (query * p.heads + head) * p.dim + column + column_of(c);
+      p.dq[e] = dq[r][c];
+      p.dq_stored[e] = static_cast<float>(dq[r][c] + change[r][c]);
+    }
 }
 
 __global__ void __launch_bounds__(kThreads) key_gradient_kernel(DeviceProblem p) {
@@ -300,30 +320,32 @@ __global__ void __launch_bounds__(kThreads) key_gradient_kernel(DeviceProblem p)
       const Head dout = head_of(p, p.dout, p.heads, head);
       dot_products(scores, k, first, q, first_query, shared);
       dot_products(dp, v, first, dout, first_query, shared);
-      const auto row = [&](int c) { return row_at(p, first_query + own_column(c), head); };
+      const auto row = [&](int c) { return row_at(p, first_query + column_of(c), head); };
       // Probabilities go into the product at once, and their slopes take the scores' place: registers are scarce.
-      const auto probability = [&](int c) {
-        const double s = score(p, scores[c]);
-        const double weight = has(legal, c) ? exp(s - row(c).lse) : 0.0;
-        scores[c] = weight * score_slope(p, s);
+      const auto probability = [&](int r, int c) {
+        const double s = score(p, scores[r][c]);
+        const double weight = has(legal, r, c) ? exp(s - row(c).lse) : 0.0;
+        scores[r][c] = weight * score_slope(p, s);
         return weight;
       };
       add_weighted(dv, probability, dout, first_query, column, shared);
       add_weighted(
-          dk, [&](int c) { return scores[c] * (dp[c] - row(c).delta); }, q, first_query, column, shared);
+          dk, [&](int r, int c) { return scores[r][c] * (dp[r][c] - row(c).delta); }, q, first_query, column, shared);
       add_weighted(
-          change, [&](int c) { return -scores[c] * row(c).delta_change; }, q, first_query, column, shared);
+          change, [&](int r, int c) { return -scores[r][c] * row(c).delta_change; }, q, first_query, column, shared);
     }
   }
-  if (first + own_row() >= p.tokens) return;
-  const std::int64_t begin = ((first + own_row()) * p.kv_heads + key_head) * p.dim + column;
 #pragma unroll
-  for (int c = 0; c < kEach; ++c) {
-    if (column + own_column(c) >= p.dim) continue;
-    p.dk[begin + own_column(c)] = dk[c];
-    p.dv[begin + own_column(c)] = dv[c];
-    p.dk_stored[begin + own_column(c)] = static_cast<float>(dk[c] + change[c]);
-  }
+  for (int r = 0; r < kEach; ++r)
+#pragma unroll
+    for (int c = 0; c < kEach; ++c) {
+      const std::int64_t key = first + row_of(r);
+      if (key >= p.tokens || column + column_of(c) >= p.dim) continue;
+      const std::int64_t e = (key * p.kv_heads + key_head) * p.dim + column + column_of(c);
+      p.dk[e] = dk[r][c];
+      p.dv[e] = dv[r][c];
+      p.dk_stored[e] = static_cast<float>(dk[r][c] + change[r][c]);
+    }
 }
 
 int tiles(std::int64_t count) {
