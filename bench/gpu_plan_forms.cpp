@@ -5,6 +5,7 @@
 //
 //   gpu_plan_forms MACHINE > bench/results/gpu_plan_forms.jsonl
 
+#include "marble_commit.hpp"
 #include "plan/rank_plan_parts.hpp"
 
 #include "marble/cuda.hpp"

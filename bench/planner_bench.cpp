@@ -6,6 +6,7 @@
 //
 //   planner_bench --benchmark_out=bench/results/planner.json --benchmark_out_format=json
 
+#include "marble_commit.hpp"
 #include "plain_classification.hpp"
 
 #include "marble/cost.hpp"

@@ -6,6 +6,7 @@
 #include "command.hpp"
 #include "estimates.hpp"
 #include "flags.hpp"
+#include "marble_commit.hpp"
 #include "output.hpp"
 #include "ranks.hpp"
 
