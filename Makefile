@@ -53,6 +53,8 @@ gpu-test:
 	JOBS=$(JOBS) scripts/test_python.sh gpu
 
 gpu-bench:
+	@python3 -c 'import torch; torch.cuda.get_device_name()' 2>/dev/null || \
+		{ echo "gpu-bench: python3 needs a PyTorch that sees a GPU" >&2; exit 1; }
 	@scripts/setup.sh build
 	cmake --preset cuda -DMARBLE_BENCH=ON
 	cmake --build --preset cuda -j $(JOBS) --target marble_gpu_bench gpu_plan_forms marble_cli

@@ -34,11 +34,16 @@ bench() {
   shift 2
   torchrun --nproc-per-node "$ranks" "bench/$program" --lib "$build/bench/libmarble_gpu_bench.so" --out "$rows" "$@"
 }
-# A case's name, then a command of the marble tool; one row. PORT: of torchrun, where several run at once.
+# A command of the marble tool, over all GPUs. PORT: of torchrun, where several run at once.
+launch() {
+  torchrun --no-python --nproc-per-node "$gpus" --master-port "${PORT:-29500}" "$build/tools/marble/marble" "$@" \
+    --backend cuda --transport nccl
+}
+# A case's name, then such a command; one row.
 marble() {
   local case=$1
   shift
-  torchrun --no-python --nproc-per-node "$gpus" --master-port "${PORT:-29500}" "$build/tools/marble/marble" "$@" --backend cuda --transport nccl --json |
+  launch "$@" --json |
     python3 -c 'import json, sys; print(json.dumps({"case": sys.argv[1], "command": sys.argv[2]} | json.load(sys.stdin)))' \
       "$case" "torchrun --no-python --nproc-per-node $gpus marble $*" >> "$rows"
 }
@@ -68,15 +73,16 @@ parts() {
   done
 }
 errors() {
-  local layout mesh forth back status=0 pids=()
+  local layouts layout mesh forth back status=0 pids=()
   local meshes=("--ring $gpus --strategy ring" "--ring $gpus --strategy alltoall" "--ulysses $gpus")
   [ "$gpus" -lt 4 ] || meshes+=("--ring $((gpus / 2)) --ulysses 2")
   # Three a GPU at once. Rank 0 computes the reference, too, so every second run counts the GPUs from the other end; a
   # run takes two ports.
   forth=${CUDA_VISIBLE_DEVICES:-$(seq -s , 0 $((gpus - 1)))}
   back=$(tr , '\n' <<< "$forth" | tac | paste -sd ,)
-  for layout in qwen3vl-docs qwen3vl-video qwen38-docs qwen38-video molmo2-video molmo2-images molmo2-sft gemma3-docs \
-    gemma3-frames bagel-mix bagel-longvideo bagel-edit; do
+  layouts=$("$build/tools/marble/marble" layouts --json |
+    python3 -c 'import json, sys; print(*(layout["name"] for layout in json.load(sys.stdin)["layouts"]))')
+  for layout in $layouts; do
     for mesh in "${meshes[@]}"; do
       [ ${#pids[@]} -lt $((3 * gpus)) ] || wait -n || true  # the loop below tells
       # shellcheck disable=SC2086
@@ -89,8 +95,7 @@ errors() {
   return "$status"
 }
 trace() {
-  torchrun --no-python --nproc-per-node "$gpus" "$build/tools/marble/marble" bench "$causal" --heads 32/32 --dim 128 \
-    --ring "$gpus" --backend cuda --transport nccl --trace "bench/results/across_gpus_${gpus}_trace.json"
+  launch bench "$causal" --heads 32/32 --dim 128 --ring "$gpus" --trace "bench/results/across_gpus_${gpus}_trace.json"
 }
 
 [ $# -gt 0 ] || set -- cases alone parts

@@ -40,7 +40,7 @@ class WatchedBackend final : public BackendDecorator {
     void* const data = inner_.allocate(bytes);
     for (std::int64_t begin = 0; begin < bytes; begin += std::ssize(poison_))
       inner_.copy_from_host(static_cast<std::byte*>(data) + begin, poison_.data(),
-                            std::min(bytes - begin, static_cast<std::int64_t>(std::ssize(poison_))));
+                            std::min<std::int64_t>(bytes - begin, std::ssize(poison_)));
     return data;
   }
   void forward(const BoundPlan& plan, std::int32_t work, const ForwardTensors& tensors,

@@ -36,6 +36,8 @@ struct UnitMessage {
   int head;
   int packed;  // its query block, the kind of its first tile, its item's flags, from the top
 
+  static_assert((Item::kFirst | Item::kLast) < 4 && kPartialTile < 4, "two bits hold each");
+
   __device__ __forceinline__ static UnitMessage of(int index, int head, const Item& item, TileKind first_tile) {
     return {index, head, item.block << 4 | first_tile << 2 | item.flags};
   }
